@@ -1,0 +1,81 @@
+"""Commands: imperative, ordered per node, fenced. Written by the scheduler's outbox, read by one agent each."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import JsonValue
+
+from resihp_messages.envelope import Body, Kind
+from resihp_messages.ids import Count, Digest, RankField, Text, Token
+from resihp_messages.job import JobSpec
+
+
+class _Command(Body):
+    kind: ClassVar[Kind] = Kind.COMMAND
+
+    node: Token
+    token: Count
+    """The leader's fencing token; agents refuse a smaller one than they have seen."""
+
+
+class StartWorkers(_Command):
+    """Start one worker process for each rank. Idempotent: a running rank of the same job is left alone."""
+
+    schema_name: ClassVar[str] = "StartWorkers.v1"
+
+    ranks: tuple[RankField, ...]
+    spec: JobSpec
+
+
+class ApplyPlan(_Command):
+    """Install a plan. The plan epoch is the envelope's `epoch`; agents refuse one that is not newer.
+
+    `initial` and `recovery` are installed at once by waiting workers; `planned` is held until the vote of an iteration
+    says that every rank holds it.
+    """
+
+    schema_name: ClassVar[str] = "ApplyPlan.v1"
+
+    mode: Literal["initial", "recovery", "planned"]
+    reconfiguration_id: Token
+    plan: dict[str, JsonValue]
+    """`resihp_plan.ParallelPlan.to_dict()`."""
+    digest: Digest
+    base_plans: tuple[dict[str, JsonValue], ...] = ()
+    """Every plan in whose layout a rank may still hold state, oldest first."""
+    store_address: Text
+    """Rendezvous store of this epoch."""
+    dead_ranks: tuple[RankField, ...] = ()
+
+
+class FenceWorker(_Command):
+    """Kill a worker (SIGKILL to its process group) and verify that it is gone."""
+
+    schema_name: ClassVar[str] = "FenceWorker.v1"
+
+    rank: RankField
+    reason: Text
+
+
+class InflictFault(_Command):
+    """Testing: send SIGKILL or SIGSTOP to a worker, as a fault would."""
+
+    schema_name: ClassVar[str] = "InflictFault.v1"
+
+    rank: RankField
+    fault: Literal["kill", "freeze"]
+
+
+class FinishJob(_Command):
+    """Some ranks have finished, so the last iteration is committed everywhere: the rest write their result and exit."""
+
+    schema_name: ClassVar[str] = "FinishJob.v1"
+
+
+class StopJob(_Command):
+    """End the job's workers on this node now."""
+
+    schema_name: ClassVar[str] = "StopJob.v1"
+
+    reason: Text

@@ -1,0 +1,207 @@
+"""Events: durable facts in the past tense. Users subscribe to `resihp.v1.<job>.event.>`.
+
+Three groups: what an agent observed, what the detector concluded (evidence, verdict and advice kept apart), and what
+the scheduler decided.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, JsonValue
+
+from resihp_messages.envelope import Body, Kind
+from resihp_messages.ids import Count, Digest, Finite, RankField, Seconds, Text, Token, Wire
+
+
+class _Event(Body):
+    kind: ClassVar[Kind] = Kind.EVENT
+
+
+# --- observed by agents -------------------------------------------------------------------------------------------
+
+
+class NodeJoined(_Event):
+    """An agent process is up (job `_fleet`). A new incarnation of a known node means that its old workers are gone."""
+
+    schema_name: ClassVar[str] = "NodeJoined.v1"
+
+    node: Token
+    host: Text
+    comm_host: Text
+    num_slots: Annotated[int, Field(ge=1)]
+    store_address: Text
+
+
+class NodeLeft(_Event):
+    """An agent stopped in order (job `_fleet`)."""
+
+    schema_name: ClassVar[str] = "NodeLeft.v1"
+
+    node: Token
+
+
+class WorkerExited(_Event):
+    """A worker process ended although nobody asked it to."""
+
+    schema_name: ClassVar[str] = "WorkerExited.v1"
+
+    node: Token
+    rank: RankField
+    pid: Count
+    exit_code: Annotated[int, Field(ge=-255, le=255)] | None
+    """As in `subprocess`: negative for a signal. None if it could not be learned."""
+    iteration: Count
+    detect_s: Seconds
+    """From the worker's last sign of life to the agent's notice (an upper bound on the delay of detection)."""
+    fenced: bool = False
+    """True if the agent killed it itself because it was frozen."""
+
+
+class WorkerStalled(_Event):
+    """A worker showed no sign of life for `stalled_s`; its agent fences it (SIGKILL) before anything else."""
+
+    schema_name: ClassVar[str] = "WorkerStalled.v1"
+
+    node: Token
+    rank: RankField
+    pid: Count
+    iteration: Count
+    stalled_s: Seconds
+    process_state: Annotated[str, Field(max_length=1)] = ""
+    """State letter of the process table (`T`: stopped)."""
+
+
+class LinkBroken(_Event):
+    """A worker's collective failed though its agent knows of no death: an unexplained broken link."""
+
+    schema_name: ClassVar[str] = "LinkBroken.v1"
+
+    node: Token
+    rank: RankField
+    group: Text
+    error: Text
+    iteration: Count
+
+
+# --- concluded by the detector ------------------------------------------------------------------------------------
+
+
+class Verdict(Wire):
+    """What the detector concludes."""
+
+    fault: Literal["worker_lost", "worker_frozen", "node_lost", "link_broken"]
+    ranks: tuple[RankField, ...]
+    node: Token
+    p: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+    """Throughput of the device relative to its own healthy peak: 0 is fail-stop."""
+    confidence: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+
+
+class _FailureEvent(_Event):
+    evidence: dict[str, JsonValue]
+    """Numbers only a machine could have seen: who reported, silence, threshold, exit code."""
+    verdict: Verdict
+    advice: Text
+    """What the detector would do; the scheduler decides."""
+
+
+class WorkerLost(_FailureEvent):
+    """A device stopped: its process is gone."""
+
+    schema_name: ClassVar[str] = "WorkerLost.v1"
+
+
+class WorkerFrozen(_FailureEvent):
+    """A device stopped: its process was alive but made no progress, and is fenced."""
+
+    schema_name: ClassVar[str] = "WorkerFrozen.v1"
+
+
+class NodeLost(_FailureEvent):
+    """All devices of a node stopped: its beats stay away, or its agent came back with a new incarnation."""
+
+    schema_name: ClassVar[str] = "NodeLost.v1"
+
+
+class LinkLost(_FailureEvent):
+    """A link broke without a death: groups must be formed anew, no device is excluded."""
+
+    schema_name: ClassVar[str] = "LinkLost.v1"
+
+
+# --- decided by the scheduler -------------------------------------------------------------------------------------
+
+
+class JobSubmitted(_Event):
+    schema_name: ClassVar[str] = "JobSubmitted.v1"
+
+    spec: dict[str, JsonValue]
+
+
+class JobStarted(_Event):
+    schema_name: ClassVar[str] = "JobStarted.v1"
+
+    plan_digest: Digest
+    ranks: tuple[RankField, ...]
+
+
+class ReconfigurationPlanned(_Event):
+    """A new plan was decided and its commands are on their way."""
+
+    schema_name: ClassVar[str] = "ReconfigurationPlanned.v1"
+
+    reconfiguration_id: Token
+    reason: Text
+    mode: Literal["recovery", "planned"]
+    old_digest: Digest
+    new_digest: Digest
+    difference: Text
+    """The change in words: `R1.S0 TP 2 -> 1; micro-batches 4+4 -> 5+3`."""
+    plan_s: Seconds
+    predicted_tokens_per_s: Finite
+
+
+class ReconfigurationApplied(_Event):
+    """All ranks run the new plan and its first iteration is committed."""
+
+    schema_name: ClassVar[str] = "ReconfigurationApplied.v1"
+
+    reconfiguration_id: Token
+    new_digest: Digest
+    phases_s: dict[str, Seconds]
+    """detect, plan, abort, rebuild, move, redo, total."""
+    bytes_moved: Count
+    proof: dict[str, bool]
+    """Checks that must all be true: layers_complete, samples_once, digests_equal, plan_digest_equal."""
+
+
+class ReconfigurationRejected(_Event):
+    schema_name: ClassVar[str] = "ReconfigurationRejected.v1"
+
+    reconfiguration_id: Token
+    reason: Text
+
+
+class ReconfigurationSuperseded(_Event):
+    schema_name: ClassVar[str] = "ReconfigurationSuperseded.v1"
+
+    reconfiguration_id: Token
+    by_reconfiguration_id: Token
+    reason: Text
+
+
+class JobFinished(_Event):
+    schema_name: ClassVar[str] = "JobFinished.v1"
+
+    iterations: Count
+    committed: Count
+    samples_expected: Count
+    samples_once: Count
+    final_loss: Finite | None
+
+
+class JobFailed(_Event):
+    schema_name: ClassVar[str] = "JobFailed.v1"
+
+    reason: Text

@@ -1,0 +1,36 @@
+"""Identifiers and shared field types of the wire contract. Imports nothing of ours."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, NewType
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Rank = NewType("Rank", int)
+"""A device's fixed number in its job (the *plan rank*); never a torch rank."""
+
+Token = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+"""One subject token: a job, node or service name. No dots, no wildcards, no spaces."""
+
+RankField = Annotated[int, Field(ge=0, lt=1_000_000)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+"""A duration measured on a monotonic clock, in seconds."""
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16,64}$")]
+Text = Annotated[str, StringConstraints(max_length=4096)]
+
+FLEET = "_fleet"
+"""Stands in the job token for messages about nodes rather than about one job."""
+
+
+def new_id() -> str:
+    """A fresh random identifier (UUID4, 32 hex digits): message ids, incarnations, correlation ids."""
+    return uuid.uuid4().hex
+
+
+class Wire(BaseModel):
+    """Base of everything on a wire: frozen; unknown fields are ignored, so that adding an optional field keeps v1."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)

@@ -1,0 +1,178 @@
+"""The job file: what a user asks to have trained. One model serves TOML, REST and the bus.
+
+Unknown keys are errors here (a typo in a job file must not pass silently); every default is stated with its unit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from resihp_messages.ids import Finite, RankField, Token
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class ModelConfig(_Strict):
+    """A LLaMA-style decoder. Field names equal `resihp_plan.ModelSpec`, which is built from them."""
+
+    num_layers: Positive = 8
+    hidden: Positive = 128
+    """Width of the residual stream."""
+    num_heads: Positive = 8
+    num_kv_heads: Positive = 4
+    """Key/value head groups: the grain of the tensor split of attention."""
+    ffn_hidden: Positive = 352
+    """Hidden units of the gated MLP (SwiGLU)."""
+    mlp_block: Positive = 16
+    """Grain of the tensor split of the MLP, in hidden units; divides ffn_hidden."""
+    vocab_size: Positive = 256
+    vocab_block: Positive = 16
+    """Grain of the tensor split of embedding and head, in tokens; divides vocab_size."""
+    rope_theta: Finite = 10_000.0
+    norm_eps: Finite = 1e-5
+    init_std: Finite = 0.02
+
+    @model_validator(mode="after")
+    def _divides(self) -> ModelConfig:
+        rules = (
+            ("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads),
+            ("hidden", self.hidden, "num_heads", self.num_heads),
+            ("ffn_hidden", self.ffn_hidden, "mlp_block", self.mlp_block),
+            ("vocab_size", self.vocab_size, "vocab_block", self.vocab_block),
+        )
+        for big, a, small, b in rules:
+            if a % b:
+                raise ValueError(f"model.{big} ({a}) must be a multiple of model.{small} ({b})")
+        if (self.hidden // self.num_heads) % 2:
+            raise ValueError(f"model.hidden / model.num_heads ({self.hidden // self.num_heads}) must be even for RoPE")
+        return self
+
+
+class ParallelConfig(_Strict):
+    """Degrees of the initial, healthy plan."""
+
+    tp: Positive = 2
+    pp: Positive = 2
+    dp: Positive = 2
+
+    @property
+    def num_devices(self) -> int:
+        return self.tp * self.pp * self.dp
+
+
+class BatchConfig(_Strict):
+    """The global batch of one iteration; it never depends on the layout."""
+
+    micro_batches: Positive = 8
+    tokens_per_micro_batch: Positive = 128
+    """Token budget N of a micro-batch (sum of its document lengths is at most N)."""
+
+
+class OptimizerConfig(_Strict):
+    """AdamW (Loshchilov & Hutter 2019) with decoupled weight decay and clipping by global norm."""
+
+    lr: Finite = 1e-3
+    beta1: Finite = 0.9
+    beta2: Finite = 0.95
+    eps: Finite = 1e-8
+    weight_decay: Finite = 0.1
+    clip_norm: Finite = 1.0
+    """Gradients are scaled down to this global L2 norm; 0 switches clipping off."""
+
+
+class DataConfig(_Strict):
+    """Where training text comes from. Tokens are bytes."""
+
+    path: str | None = None
+    """A folder of text files, a text file, or a JSONL file with a `text` field per line. None: the source files of the
+    running interpreter's standard library."""
+
+
+class FaultPoint(StrEnum):
+    """Where inside iteration K a scripted fault strikes its victim."""
+
+    COMPUTE = "compute"
+    GRADIENT = "gradient"
+    VOTE = "vote"
+    OPTIMIZER = "optimizer"
+
+
+class ScriptedFault(_Strict):
+    """A fault that a worker inflicts on itself at an exact point: a real SIGKILL or SIGSTOP of its own process."""
+
+    kind: Literal["kill", "freeze"]
+    rank: RankField
+    iteration: Annotated[int, Field(ge=1)]
+    """Counted from 1: `kill 3@15` strikes while the 15th optimizer step is being made."""
+    point: FaultPoint = FaultPoint.COMPUTE
+
+
+class TimeoutConfig(_Strict):
+    """The ladder of timeouts; each must exceed the one above it (checked)."""
+
+    stall_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.5
+    """A worker that shows no sign of life (no tick of its progress page) for this long is frozen: fenced by SIGKILL."""
+    node_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 4.0
+    """A node whose beats stay away for this long (beyond the observed jitter) is lost."""
+    plan_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    """Survivors wait this long for a new plan before they stop with an error."""
+    backend_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
+    """The collective library's own timeout: a backstop that bounds leaks, never the detector."""
+
+    @model_validator(mode="after")
+    def _ladder(self) -> TimeoutConfig:
+        names = ("stall_s", "node_s", "plan_s", "backend_s")
+        for a, b in itertools.pairwise(names):
+            if getattr(self, a) >= getattr(self, b):
+                raise ValueError(
+                    f"timeouts.{a} ({getattr(self, a)}) must be smaller than timeouts.{b} ({getattr(self, b)})"
+                )
+        return self
+
+
+class JobSpec(_Strict):
+    """One training job."""
+
+    name: Token = "demo"
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 7
+    iterations: Positive = 40
+    dtype: Literal["float32", "float64"] = "float32"
+    model: ModelConfig = ModelConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    batch: BatchConfig = BatchConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    data: DataConfig = DataConfig()
+    timeouts: TimeoutConfig = TimeoutConfig()
+    faults: tuple[ScriptedFault, ...] = ()
+    output_dir: str | None = None
+    """Folder for the final shards (one safetensors file per rank); None keeps nothing."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> JobSpec:
+        m, p, b = self.model, self.parallel, self.batch
+        if p.pp > m.num_layers:
+            raise ValueError(f"parallel.pp ({p.pp}) exceeds model.num_layers ({m.num_layers})")
+        if p.tp > m.num_kv_heads:
+            raise ValueError(f"parallel.tp ({p.tp}) exceeds model.num_kv_heads ({m.num_kv_heads})")
+        if p.dp > b.micro_batches:
+            raise ValueError(f"parallel.dp ({p.dp}) exceeds batch.micro_batches ({b.micro_batches})")
+        for f in self.faults:
+            if f.rank >= p.num_devices:
+                raise ValueError(f"faults: rank {f.rank} is not below tp*pp*dp = {p.num_devices}")
+            if f.iteration > self.iterations:
+                raise ValueError(f"faults: iteration {f.iteration} is beyond iterations = {self.iterations}")
+        return self
+
+    @property
+    def output_path(self) -> Path | None:
+        return Path(self.output_dir) if self.output_dir else None

@@ -1,0 +1,228 @@
+"""Frames on the Unix socket between an agent and one of its workers: 4 bytes big-endian length, then MessagePack.
+
+The socket is private to one worker, so frames carry no envelope. `type` selects the class. Worker frames go up, agent
+frames go down. The progress page (shared memory, `resihp_messages.page`) carries what must not wait for a socket.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+
+from resihp_messages.codec import MAX_MESSAGE_BYTES, MalformedMessage, pack, unpack
+from resihp_messages.ids import Count, Digest, Finite, RankField, Seconds, Text, Token, Wire
+from resihp_messages.job import JobSpec
+
+# --- down: agent -> worker ----------------------------------------------------------------------------------------
+
+
+class Configure(Wire):
+    """First frame down: who you are."""
+
+    type: Literal["configure"] = "configure"
+    job: Token
+    rank: RankField
+    node: Token
+    comm_host: Text
+    spec: JobSpec
+
+
+class InstallPlan(Wire):
+    """A plan to install (`initial`, `recovery`) or to hold until the vote (`planned`)."""
+
+    type: Literal["install_plan"] = "install_plan"
+    mode: Literal["initial", "recovery", "planned"]
+    epoch: Count
+    reconfiguration_id: Token
+    plan: dict[str, JsonValue]
+    digest: Digest
+    base_plans: tuple[dict[str, JsonValue], ...] = ()
+    store_address: Text
+    dead_ranks: tuple[RankField, ...] = ()
+
+
+class AbortEpoch(Wire):
+    """These ranks are gone: leave every operation of an epoch whose plan contains one of them, and await a plan."""
+
+    type: Literal["abort_epoch"] = "abort_epoch"
+    dead_ranks: tuple[RankField, ...]
+    epoch: Count = 0
+    """With no dead ranks (broken link): abort this epoch if it is the current one."""
+    noticed_s: Finite
+    """CLOCK_MONOTONIC of this host when the agent noticed."""
+    reason: Text
+
+
+class FinishNow(Wire):
+    """Every rank has committed the last iteration: write the result and exit."""
+
+    type: Literal["finish_now"] = "finish_now"
+
+
+class StopNow(Wire):
+    """Exit as soon as possible with status 0, without a result."""
+
+    type: Literal["stop_now"] = "stop_now"
+    reason: Text = ""
+
+
+# --- up: worker -> agent ------------------------------------------------------------------------------------------
+
+
+class Hello(Wire):
+    """First frame up: configured and waiting for a plan."""
+
+    type: Literal["hello"] = "hello"
+    rank: RankField
+    pid: Count
+
+
+class PlanHeld(Wire):
+    """The plan arrived, is valid for this rank and its digest is right."""
+
+    type: Literal["plan_held"] = "plan_held"
+    epoch: Count
+    reconfiguration_id: Token
+    digest: Digest
+
+
+class PlanRefused(Wire):
+    """The plan cannot be used by this rank; nothing changed."""
+
+    type: Literal["plan_refused"] = "plan_refused"
+    epoch: Count
+    reconfiguration_id: Token
+    reason: Text
+
+
+class EpochAborted(Wire):
+    """The rank left its operation, dropped the partial iteration and waits for a plan."""
+
+    type: Literal["epoch_aborted"] = "epoch_aborted"
+    epoch: Count
+    committed: Count
+    abort_s: Seconds
+    """From the agent's notice to leaving the operation."""
+
+
+class CommunicationFailed(Wire):
+    """A collective raised before any abort arrived; the rank has torn its groups down and waits for a plan."""
+
+    type: Literal["communication_failed"] = "communication_failed"
+    epoch: Count
+    group: Text
+    error: Text
+    iteration: Count
+
+
+class PlanInstalled(Wire):
+    """Groups are rebuilt and shards verified; the rank starts (or redoes) iteration `committed + 1`."""
+
+    type: Literal["plan_installed"] = "plan_installed"
+    epoch: Count
+    reconfiguration_id: Token
+    digest: Digest
+    committed: Count
+    abort_s: Seconds
+    rebuild_s: Seconds
+    move_s: Seconds
+    bytes_received: Count
+    digests_equal: bool
+
+
+class IterationCommitted(Wire):
+    """One optimizer step was applied by this rank. Compute seconds exclude waits. Sent without blocking."""
+
+    type: Literal["iteration_committed"] = "iteration_committed"
+    epoch: Count
+    iteration: Count
+    first_of_epoch: bool
+    step_s: Seconds
+    forward_s: Seconds
+    backward_s: Seconds
+    tp_wait_s: Seconds
+    pp_wait_s: Seconds
+    dp_wait_s: Seconds
+    tokens: Count
+    sum_sq_len: Count
+    rss_bytes: Count
+    loss: Finite | None
+    global_tokens: Count
+    samples_expected: Count
+    samples_once: Count
+    redo_s: Seconds = 0.0
+    """Only with `first_of_epoch`: from the end of the state move to this commit."""
+
+
+class Finished(Wire):
+    """Last frame of a successful rank."""
+
+    type: Literal["finished"] = "finished"
+    committed: Count
+    samples_expected: Count
+    samples_once: Count
+    final_loss: Finite | None
+    peak_rss_bytes: Count
+    shards_file: Text = ""
+
+
+class Failed(Wire):
+    """Last frame of a rank that cannot go on by its own fault."""
+
+    type: Literal["failed"] = "failed"
+    error: Text
+
+
+DownFrame = Annotated[Configure | InstallPlan | AbortEpoch | FinishNow | StopNow, Field(discriminator="type")]
+UpFrame = Annotated[
+    Hello
+    | PlanHeld
+    | PlanRefused
+    | EpochAborted
+    | CommunicationFailed
+    | PlanInstalled
+    | IterationCommitted
+    | Finished
+    | Failed,
+    Field(discriminator="type"),
+]
+_DOWN: TypeAdapter[DownFrame] = TypeAdapter(DownFrame)
+_UP: TypeAdapter[UpFrame] = TypeAdapter(UpFrame)
+
+F = TypeVar("F")
+
+HEADER = struct.Struct(">I")
+
+
+def frame(message: Wire) -> bytes:
+    """One frame with its length header."""
+    raw = pack(message.model_dump(mode="json"))
+    return HEADER.pack(len(raw)) + raw
+
+
+def payload_length(header: bytes) -> int:
+    """Length announced by a frame header. Raises `MalformedMessage` if it is larger than any valid frame."""
+    (length,) = HEADER.unpack(header)
+    if length > MAX_MESSAGE_BYTES:
+        raise MalformedMessage(f"frame of {length} bytes exceeds {MAX_MESSAGE_BYTES}")
+    return int(length)
+
+
+def parse_down(raw: bytes) -> DownFrame:
+    """Payload of a frame to a worker. Raises `MalformedMessage`."""
+    return _parse(_DOWN, raw)
+
+
+def parse_up(raw: bytes) -> UpFrame:
+    """Payload of a frame to an agent. Raises `MalformedMessage`."""
+    return _parse(_UP, raw)
+
+
+def _parse(adapter: TypeAdapter[F], raw: bytes) -> F:
+    try:
+        return adapter.validate_python(unpack(raw))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise MalformedMessage(f"link frame: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error

@@ -1,0 +1,109 @@
+"""Beats and reports: what agents say periodically."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from resihp_messages.envelope import Body, Kind
+from resihp_messages.ids import Count, Finite, RankField, Seconds, Text, Token, Wire
+
+_COLUMNS = (
+    "step_s",
+    "forward_s",
+    "backward_s",
+    "tp_wait_s",
+    "pp_wait_s",
+    "dp_wait_s",
+    "tokens",
+    "sum_sq_len",
+    "rss_bytes",
+)
+
+WorkerState = Literal["starting", "waiting", "rebuilding", "moving", "training", "finishing", "standby", "stopped"]
+
+
+class WorkerBeat(Wire):
+    """One worker as its agent sees it."""
+
+    job: Token
+    rank: RankField
+    pid: Count
+    state: WorkerState
+    epoch: Count
+    iteration: Count
+    ops: Count
+    """Operations of the program executed since the process started; grows while the worker makes progress."""
+    silent_s: Seconds
+    """Age of the last sign of life on the worker's progress page."""
+
+
+class NodeBeat(Body):
+    """Core NATS, newest wins. Job token: `_fleet`."""
+
+    schema_name: ClassVar[str] = "NodeBeat.v1"
+    kind: ClassVar[Kind] = Kind.BEAT
+
+    node: Token
+    sequence: Count
+    """Grows by one per beat of this incarnation; gaps are lost beats."""
+    period_s: Seconds
+    host: Text
+    comm_host: Text
+    """Address at which other nodes reach this node's workers."""
+    num_slots: Annotated[int, Field(ge=1)]
+    """Devices of the node."""
+    store_address: Text
+    """`host:port` of the rendezvous store on this node, outside all workers."""
+    workers: tuple[WorkerBeat, ...] = ()
+
+
+class IterationReport(Body):
+    """One message per node and committed iteration, columnar over the node's ranks (all lists have equal length).
+
+    `forward_s`/`backward_s` are compute only: transfer and collective waits are in the `*_wait_s` columns.
+    """
+
+    schema_name: ClassVar[str] = "IterationReport.v1"
+    kind: ClassVar[Kind] = Kind.REPORT
+
+    node: Token
+    iteration: Annotated[int, Field(ge=1)]
+    ranks: tuple[RankField, ...]
+    step_s: tuple[Seconds, ...]
+    forward_s: tuple[Seconds, ...]
+    backward_s: tuple[Seconds, ...]
+    tp_wait_s: tuple[Seconds, ...]
+    pp_wait_s: tuple[Seconds, ...]
+    dp_wait_s: tuple[Seconds, ...]
+    tokens: tuple[Count, ...]
+    """Tokens that this rank's forward passes processed."""
+    sum_sq_len: tuple[Count, ...]
+    """Sum over its documents of the squared length: the attention work."""
+    rss_bytes: tuple[Count, ...]
+    loss: Finite | None
+    """Mean over the global batch's tokens; None when it is not finite."""
+    global_tokens: Count
+    samples_expected: Count
+    """Documents in the global batch."""
+    samples_once: Count
+    """Documents that the vote counted exactly once."""
+
+    @model_validator(mode="after")
+    def _columns(self) -> IterationReport:
+        n = len(self.ranks)
+        for name in (
+            "step_s",
+            "forward_s",
+            "backward_s",
+            "tp_wait_s",
+            "pp_wait_s",
+            "dp_wait_s",
+            "tokens",
+            "sum_sq_len",
+            "rss_bytes",
+        ):
+            if len(getattr(self, name)) != n:
+                raise ValueError(f"column {name} has {len(getattr(self, name))} entries for {n} ranks")
+        return self

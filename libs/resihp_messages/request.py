@@ -1,0 +1,60 @@
+"""Requests of operators and tools to the scheduler's leader: core NATS request and reply, one answer per message id."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import JsonValue
+
+from resihp_messages.envelope import Body, Kind
+from resihp_messages.ids import RankField, Text, Token
+from resihp_messages.job import JobSpec
+
+
+class _Request(Body):
+    kind: ClassVar[Kind] = Kind.REQUEST
+
+
+class SubmitJob(_Request):
+    """Train this job as soon as enough devices are free."""
+
+    schema_name: ClassVar[str] = "SubmitJob.v1"
+
+    spec: JobSpec
+
+
+class RequestPlan(_Request):
+    """Switch the healthy job to this plan, live. Its `epoch` is assigned by the scheduler."""
+
+    schema_name: ClassVar[str] = "RequestPlan.v1"
+
+    plan: dict[str, JsonValue]
+    reason: Text = "operator"
+
+
+class RequestFault(_Request):
+    """Testing: inflict a fault on a device."""
+
+    schema_name: ClassVar[str] = "RequestFault.v1"
+
+    rank: RankField
+    fault: Literal["kill", "freeze"]
+
+
+class RequestStop(_Request):
+    """Stop a job."""
+
+    schema_name: ClassVar[str] = "RequestStop.v1"
+
+    reason: Text = "operator"
+
+
+class Reply(Body):
+    """The answer. `accepted` only after the change is committed in the database."""
+
+    schema_name: ClassVar[str] = "Reply.v1"
+    kind: ClassVar[Kind] = Kind.REPLY
+
+    accepted: bool
+    reason: Text = ""
+    reconfiguration_id: Token | None = None

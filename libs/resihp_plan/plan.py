@@ -1,0 +1,154 @@
+"""`ParallelPlan`: the immutable, versioned description of who holds and runs what.
+
+Every rank, the scheduler and the database agree on a plan by its digest, which is taken over canonical bytes.
+Errors: `InvalidPlan` (a ValueError) names the rule and the values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+
+class InvalidPlan(ValueError):
+    """A plan breaks a rule; the text names the rule and the values."""
+
+
+class Schedule(StrEnum):
+    """Generators of programs."""
+
+    ONE_F_ONE_B = "1f1b"
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A contiguous range of layers of one replica and the tensor-parallel group that holds it.
+
+    The first stage of a replica also holds the embedding, the last one final norm and head.
+    """
+
+    layer_start: int
+    layer_stop: int
+    ranks: tuple[int, ...]
+    weights: tuple[int, ...]
+    """One non-negative integer per rank: units (head groups, MLP blocks, vocabulary blocks) are shared out in
+    proportion (`layout.shares`). Equal weights mean the usual even split."""
+
+
+@dataclass(frozen=True)
+class ReplicaPlan:
+    """A full copy of the model."""
+
+    stages: tuple[StagePlan, ...]
+    num_micro_batches: int
+    """How many of the global batch's micro-batches enter this replica; 0 is allowed for a replica that idles."""
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One (stage, micro-batch) unit of `replica` is executed by the same stage index of `executor`."""
+
+    replica: int
+    stage: int
+    micro_batch: int
+    executor: int
+
+
+@dataclass(frozen=True)
+class ParallelPlan:
+    """Replicas -> stages -> (layers, ranks, weights); immutable. Rank numbers are plan ranks."""
+
+    epoch: int
+    replicas: tuple[ReplicaPlan, ...]
+    migrations: tuple[Migration, ...] = ()
+    standby: tuple[int, ...] = ()
+    """Healthy ranks without work: they take part in votes and are ready for the next plan."""
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+
+    @cached_property
+    def active(self) -> tuple[int, ...]:
+        """Ranks that hold a stage, ascending."""
+        return tuple(sorted(r for rep in self.replicas for st in rep.stages for r in st.ranks))
+
+    @cached_property
+    def world(self) -> tuple[int, ...]:
+        """Active and standby ranks, ascending: the members of the epoch's world group; the index is the torch rank."""
+        return tuple(sorted((*self.active, *self.standby)))
+
+    @property
+    def num_micro_batches(self) -> int:
+        return sum(rep.num_micro_batches for rep in self.replicas)
+
+    def position(self, rank: int) -> tuple[int, int, int] | None:
+        """(replica, stage, index in the TP group) of an active rank; None for others."""
+        return self._positions.get(rank)
+
+    @cached_property
+    def _positions(self) -> Mapping[int, tuple[int, int, int]]:
+        return {
+            rank: (a, s, t)
+            for a, rep in enumerate(self.replicas)
+            for s, st in enumerate(rep.stages)
+            for t, rank in enumerate(st.ranks)
+        }
+
+    def with_epoch(self, epoch: int) -> ParallelPlan:
+        return replace(self, epoch=epoch)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able form; `from_dict` is its inverse."""
+        return {
+            "epoch": self.epoch,
+            "schedule": str(self.schedule),
+            "standby": list(self.standby),
+            "migrations": [[m.replica, m.stage, m.micro_batch, m.executor] for m in self.migrations],
+            "replicas": [
+                {
+                    "num_micro_batches": rep.num_micro_batches,
+                    "stages": [
+                        {"layers": [st.layer_start, st.layer_stop], "ranks": list(st.ranks), "weights": list(st.weights)}
+                        for st in rep.stages
+                    ],
+                }
+                for rep in self.replicas
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ParallelPlan:
+        """Raises `InvalidPlan` if a field is missing or of the wrong type."""
+        try:
+            return cls(
+                epoch=int(data["epoch"]),
+                schedule=Schedule(data.get("schedule", Schedule.ONE_F_ONE_B)),
+                standby=tuple(int(r) for r in data.get("standby", ())),
+                migrations=tuple(Migration(*(int(v) for v in m)) for m in data.get("migrations", ())),
+                replicas=tuple(
+                    ReplicaPlan(
+                        num_micro_batches=int(rep["num_micro_batches"]),
+                        stages=tuple(
+                            StagePlan(
+                                int(st["layers"][0]),
+                                int(st["layers"][1]),
+                                tuple(int(r) for r in st["ranks"]),
+                                tuple(int(w) for w in st.get("weights") or [1] * len(st["ranks"])),
+                            )
+                            for st in rep["stages"]
+                        ),
+                    )
+                    for rep in data["replicas"]
+                ),
+            )
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise InvalidPlan(f"not a plan: {type(error).__name__}: {error}") from error
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over canonical JSON bytes (sorted keys, no spaces), 64 hex digits."""
+        raw = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":")).encode()
+        return hashlib.sha256(raw).hexdigest()
