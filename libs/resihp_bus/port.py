@@ -1,0 +1,113 @@
+"""The bus as the rooms see it. Two adapters keep this contract: `JetStreamBus` and `MemoryBus` (tests/contract).
+
+Errors: `BusError` <- `BusUnavailable` (not connected or no answer in time: try again), `BusRefused` (configuration or
+permission: trying again is useless).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from resihp_messages import AnyEnvelope, Kind
+
+
+class BusError(Exception):
+    """Root of this room's errors."""
+
+
+class BusUnavailable(BusError):
+    """Not connected, or no answer in time. The message may or may not have been stored: retry with the same id."""
+
+
+class BusRefused(BusError):
+    """Wrong configuration or missing permission."""
+
+
+@dataclass(frozen=True)
+class Ack:
+    """Handled; never deliver again."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Not handled; deliver again after `after_s`."""
+
+    after_s: float = 0.2
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Cannot be handled, ever: count it, log the reason, never deliver again."""
+
+    reason: str
+
+
+Outcome = Ack | Retry | Reject
+Handler = Callable[[AnyEnvelope], Awaitable[Outcome]]
+Listener = Callable[[AnyEnvelope], Awaitable[None]]
+Responder = Callable[[AnyEnvelope], Awaitable[AnyEnvelope]]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A message with its place in its stream."""
+
+    sequence: int
+    envelope: AnyEnvelope
+
+
+class Subscription(Protocol):
+    """A running subscription."""
+
+    async def stop(self) -> None:
+        """Stop fetching and wait until the handler in progress is done. Idempotent."""
+
+
+class Bus(Protocol):
+    """Publish, consume, listen, request. All subjects come from `resihp_messages.subjects`."""
+
+    async def connect(self) -> None:
+        """Connect and make sure that the streams exist. Raises `BusUnavailable` within the adapter's connect timeout."""
+
+    async def close(self) -> None:
+        """Stop all subscriptions, flush what was published, disconnect. Idempotent."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is up at this moment."""
+
+    async def publish(self, envelope: AnyEnvelope, *, detail: str, timeout_s: float = 2.0) -> None:
+        """Publish to `resihp.v1.<envelope.job>.<body kind>.<detail>`.
+
+        Kinds with a stream are stored exactly once per `message_id` when this returns; raises `BusUnavailable` if that
+        is not known. Beats go over core NATS: fire and forget, newest wins, raises `BusUnavailable` if not connected.
+        """
+
+    def publish_soon(self, envelope: AnyEnvelope, *, detail: str) -> bool:
+        """Hand over without waiting (reports, scores). Never raises and never blocks; False if it was dropped."""
+
+    async def consume(
+        self, durable: str, kind: Kind, handler: Handler, *, job: str = "*", detail: str = "*", batch: int = 64
+    ) -> Subscription:
+        """Deliver stored messages in order, one at a time, at least once, across restarts of either side.
+
+        A malformed message is counted, logged once per source and rejected; it never reaches the handler. An exception
+        of the handler is logged and counts as `Retry`; after `max_deliver` tries the message is rejected (dead letter).
+        While a message is retried, later ones of the same durable wait (order is kept).
+        """
+
+    async def listen(self, kind: Kind, listener: Listener, *, job: str = "*", detail: str = "*") -> Subscription:
+        """Live messages only (also of stored kinds), newest first come; what was missed is missed."""
+
+    async def request(self, envelope: AnyEnvelope, *, detail: str, timeout_s: float = 5.0) -> AnyEnvelope:
+        """Ask and wait for one reply. Raises `BusUnavailable` if nobody answers in time."""
+
+    async def serve(self, detail: str, responder: Responder, *, job: str = "*") -> Subscription:
+        """Answer requests with this verb."""
+
+    def replay(
+        self, kind: Kind, *, after_sequence: int | None, job: str = "*", detail: str = "*"
+    ) -> AsyncIterator[Stored]:
+        """Every stored message after `after_sequence` (None: from now on), then live ones, in order, until closed."""
