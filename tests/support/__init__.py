@@ -1,0 +1,1 @@
+"""Code shared by tests of several rooms. Importable as `support` (`pythonpath = tests`); never shipped."""

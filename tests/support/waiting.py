@@ -1,0 +1,51 @@
+"""Polling with a bound: tests wait for a condition, never for an amount of time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
+
+__all__ = ["wait_for", "wait_for_blocking"]
+
+T = TypeVar("T")
+
+
+async def wait_for(
+    condition: Callable[[], T | Awaitable[T]], timeout_s: float = 10.0, *, every_s: float = 0.01, what: str = ""
+) -> T:
+    """Returns the first true value of `condition` (a function or a coroutine function), looked at every `every_s`.
+
+    Raises `TimeoutError` after `timeout_s` with `what` and the last value seen. The event loop keeps running meanwhile.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return cast(T, value)
+        if time.monotonic() >= deadline:
+            raise TimeoutError(_message(condition, timeout_s, what, value))
+        await asyncio.sleep(every_s)
+
+
+def wait_for_blocking(
+    condition: Callable[[], T], timeout_s: float = 10.0, *, every_s: float = 0.01, what: str = ""
+) -> T:
+    """`wait_for` for tests without an event loop."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise TimeoutError(_message(condition, timeout_s, what, value))
+        time.sleep(every_s)
+
+
+def _message(condition: object, timeout_s: float, what: str, value: object) -> str:
+    name = what or getattr(condition, "__qualname__", repr(condition))
+    return f"not within {timeout_s} s: {name} (last value: {value!r})"
