@@ -1,0 +1,56 @@
+# `make help` lists the targets. Everything that a person or CI runs goes through them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+# The stamp is named by what was installed: a changed lock or pyproject.toml sets up again, anything else costs nothing.
+STAMP  := $(VENV)/.setup-$(shell cat requirements.lock pyproject.toml | sha256sum | cut -c1-16)
+
+.PHONY: help setup demo test check format bench compose-check clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+	@echo
+	@echo 'ARGS="..." is handed on: make demo ARGS="--headless --kill 3@15", make test ARGS="-k planner"'
+
+setup: $(STAMP) ## Make .venv (Python 3.11), install requirements.lock and this tree (editable); quick when nothing changed
+
+$(STAMP): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not on the PATH; install Python 3.11 or name it: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "make: $(PYTHON) is not Python 3.11, which requirements.lock is made for" >&2; exit 2; }
+	@[ -x $(BIN)/python ] && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@rm -f $(VENV)/.setup-*
+	@touch $@
+
+demo: $(STAMP) ## Train a small LLaMA-style model on 8 workers, kill one in mid-iteration, watch the other seven go on
+	$(BIN)/resihp demo $(ARGS)
+
+test: $(STAMP) ## Run all tests (real nats-server, PostgreSQL and worker processes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## ruff, ruff format, mypy strict, import rules, spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --cache-dir .import_linter_cache
+	$(BIN)/codespell
+
+format: $(STAMP) ## Apply ruff's fixes and formatting
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## Measure recovery, planned changes and control-plane loss; writes benchmarks/results/ (about 20 minutes)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+compose-check: $(STAMP) ## Run docker-compose.yml for real: build, train over two agents, kill a worker, read events and history
+	$(BIN)/python scripts/compose_check.py $(ARGS)
+
+clean: ## Remove .venv, caches, builds and run folders
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .resihp
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
