@@ -107,6 +107,9 @@ class Bus(Protocol):
     async def serve(self, detail: str, responder: Responder, *, job: str = "*") -> Subscription:
         """Answer requests with this verb."""
 
+    async def last_sequence(self, kind: Kind) -> int:
+        """Sequence of the newest message in the stream of `kind`, 0 if there is none: how far a cold start replays."""
+
     def replay(
         self, kind: Kind, *, after_sequence: int | None, job: str = "*", detail: str = "*"
     ) -> AsyncIterator[Stored]:

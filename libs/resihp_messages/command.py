@@ -17,6 +17,8 @@ class _Command(Body):
     node: Token
     token: Count
     """The leader's fencing token; agents refuse a smaller one than they have seen."""
+    agent_incarnation: Text = ""
+    """If given, only this start of the agent obeys: what waited for an agent that died is void for its successor."""
 
 
 class StartWorkers(_Command):

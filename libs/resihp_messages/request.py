@@ -49,6 +49,12 @@ class RequestStop(_Request):
     reason: Text = "operator"
 
 
+class Probe(_Request):
+    """Sent by a service to itself: the answer proves that the way through the bus and back is open."""
+
+    schema_name: ClassVar[str] = "Probe.v1"
+
+
 class Reply(Body):
     """The answer. `accepted` only after the change is committed in the database."""
 
