@@ -50,6 +50,8 @@ class PlanApplied(_Ack):
     """Iterations committed when the new epoch starts: the same number on every rank."""
     digests_equal: bool
     """Every moved interval had the same digest on both sides."""
+    plan_s: Seconds | None = None
+    """From this agent's notice of the fault to its receipt of the command (planned changes: 0). None: not measured."""
 
 
 class IterationResumed(_Ack):
