@@ -111,7 +111,11 @@ class ParallelPlan:
                 {
                     "num_micro_batches": rep.num_micro_batches,
                     "stages": [
-                        {"layers": [st.layer_start, st.layer_stop], "ranks": list(st.ranks), "weights": list(st.weights)}
+                        {
+                            "layers": [st.layer_start, st.layer_stop],
+                            "ranks": list(st.ranks),
+                            "weights": list(st.weights),
+                        }
                         for st in rep.stages
                     ],
                 }

@@ -1,0 +1,83 @@
+"""Every process group of an epoch, in the one order in which all ranks build them.
+
+Each rank builds the groups that contain it, in the order of this list. Because the order is total, the first unbuilt
+group of the list is always the next one of all its members: no rank can wait for another in a circle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from resihp_plan.buckets import gradient_buckets
+from resihp_plan.edges import Place, routes
+from resihp_plan.model import ModelSpec
+from resihp_plan.plan import ParallelPlan
+
+
+class GroupKind(StrEnum):
+    """What a group is for."""
+
+    WORLD = "world"
+    """Vote, join header, state moves; ascending ranks, so the index is the torch rank of the epoch."""
+    TP = "tp"
+    """A stage's tensor-parallel group, in TP-index order."""
+    EDGE = "edge"
+    """(sender, receiver) of one direction of a pipeline edge."""
+    BUCKET = "bucket"
+    """Owners of a gradient bucket, ascending."""
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """A process group. The name depends on kind and members only and is unique in an epoch."""
+
+    name: str
+    kind: GroupKind
+    ranks: tuple[int, ...]
+    """Plan ranks; the index is the torch rank inside the group."""
+
+
+MAX_LISTED_MEMBERS = 8
+"""Groups with more members are named by a digest of the members, so that store keys stay short."""
+
+
+def groups(plan: ParallelPlan, model: ModelSpec) -> tuple[GroupSpec, ...]:
+    """World, TP groups, edges (both directions), bucket groups. Groups of one rank are left out, except the world."""
+    tp = (
+        _group(GroupKind.TP, stage.ranks)
+        for replica in plan.replicas
+        for stage in replica.stages
+        if len(stage.ranks) > 1
+    )
+    buckets = (_group(GroupKind.BUCKET, b.owners) for b in gradient_buckets(plan, model) if b.is_shared)
+    return (GroupSpec("world", GroupKind.WORLD, plan.world), *tp, *_edges(plan), *buckets)
+
+
+def edge_group_name(source: int, destination: int, *, forward: bool) -> str:
+    """Name of the two-rank group that carries activations (`forward`) or gradients from `source` to `destination`."""
+    return f"edge/{source}>{destination}/{'f' if forward else 'b'}"
+
+
+def group_name(kind: GroupKind, ranks: tuple[int, ...]) -> str:
+    """Name of a TP or bucket group."""
+    if len(ranks) <= MAX_LISTED_MEMBERS:
+        return f"{kind}/{'-'.join(map(str, ranks))}"
+    digest = hashlib.sha256(repr(ranks).encode()).hexdigest()[:16]
+    return f"{kind}/{len(ranks)}:{digest}"
+
+
+def _group(kind: GroupKind, ranks: tuple[int, ...]) -> GroupSpec:
+    return GroupSpec(group_name(kind, ranks), kind, ranks)
+
+
+def _edges(plan: ParallelPlan) -> Iterator[GroupSpec]:
+    for a, replica in enumerate(plan.replicas):
+        for s in range(len(replica.stages) - 1):
+            here, there = Place(a, s), Place(a, s + 1)
+            for sender, receiver, forward in ((here, there, True), (there, here, False)):
+                for route in routes(plan, sender, receiver):
+                    name = edge_group_name(route.source, route.destination, forward=forward)
+                    yield GroupSpec(name, GroupKind.EDGE, (route.source, route.destination))
