@@ -4,7 +4,8 @@ Run `resihp up` (or `resihp demo`) in one terminal and this in another:
 
     python examples/watch_failures.py http://127.0.0.1:8765
 
-It reads server-sent events and resumes where it left off after a broken connection, so nothing is missed or shown twice.
+It reads server-sent events and resumes where it left off after a broken connection, so nothing is missed or
+shown twice.
 """
 
 from __future__ import annotations
