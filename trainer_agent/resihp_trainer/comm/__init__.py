@@ -1,5 +1,6 @@
 """Process groups of an epoch: build, operate, abort, retire. `port` is the interface, gloo the backend for CPUs."""
 
+from resihp_trainer.comm.communicator import GlooCommunicator
 from resihp_trainer.comm.port import (
     CommunicationFailed,
     Communicator,
@@ -18,6 +19,7 @@ __all__ = [
     "Communicator",
     "EpochAborted",
     "EpochGroups",
+    "GlooCommunicator",
     "Group",
     "GroupSpecification",
     "Pending",

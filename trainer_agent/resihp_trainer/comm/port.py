@@ -3,8 +3,8 @@
 Ranks are always plan ranks here. Errors, both leaving the rank's state as it was before the operation:
 
 * `EpochAborted`: the epoch was aborted (`Communicator.abort`), by the watcher or by this rank itself.
-* `CommunicationFailed`: the backend raised before anybody aborted. The groups of the epoch are useless from then on; the
-  caller aborts the epoch itself, so that its closed sockets release its neighbours too.
+* `CommunicationFailed`: the backend raised before anybody aborted. The groups of the epoch are useless from then on;
+  the caller aborts the epoch itself, so that its closed sockets release its neighbours too.
 
 After either of them the tensors of every operation that was not waited for successfully are **lost**: the backend may
 write to them until the groups are reaped. Drop them; never reuse or read them.
@@ -12,14 +12,14 @@ write to them until the groups are reaped. Drop them; never reuse or read them.
 Lifetime of an epoch::
 
     groups = communicator.build(epoch, specs, rank, store_address)
-    pending = groups["tp:0.1"].all_reduce(partial)
+    pending = groups["tp/0-1"].all_reduce(partial)
     pending.wait()
     ...
     communicator.retire(groups)
 
-A planned change retires the old epoch after the first collective of the new world: then nobody is inside an operation of
-the old one. After an abort it retires at once. One thread (the training thread) builds, operates and retires; `abort` may
-come from any thread at any time.
+A planned change retires the old epoch after the first collective of the new world: then nobody is inside an operation
+of the old one. After an abort it retires at once. One thread (the training thread) builds, operates and retires;
+`abort` may come from any thread at any time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class GroupSpecification(Protocol):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Plan ranks, ascending."""
+        """Plan ranks; the index is the torch rank."""
         ...
 
 
@@ -76,25 +76,26 @@ class Pending(Protocol):
     """A running collective."""
 
     def wait(self) -> None:
-        """Return when it is done. Ticks the progress page at least every 50 ms and adds its seconds to the counter of the
-        group's kind. Raises `EpochAborted` within about 50 ms of an abort, or `CommunicationFailed`. A second call
-        returns at once."""
+        """Return when it is done. Ticks the progress page at least every 50 ms and adds its seconds to the counter of
+        the group's kind. Raises `EpochAborted` within about 50 ms of an abort, or `CommunicationFailed`. A second call
+        after success returns at once; ValueError if the group was retired before."""
         ...
 
 
 class Group(Protocol):
-    """A process group of one epoch. Every operation starts at once and runs in the order of the calls, which must be the
-    same on all its ranks. Tensors are contiguous, and belong to the operation until its wait returns.
+    """A process group of one epoch. An operation runs beside its caller, after the earlier ones of the group; the order
+    of the calls must be the same on all its ranks. Tensors are contiguous and belong to the operation until its wait
+    returns.
 
-    Starting an operation in an aborted epoch raises `EpochAborted`. ValueError: a rank that is not in the group, a tensor
-    that is not contiguous, or sizes that do not fit.
+    Starting an operation in an aborted epoch raises `EpochAborted`. ValueError: a rank that is not in the group, a
+    tensor that is not contiguous, sizes that do not fit, or a retired group.
     """
 
     @property
     def name(self) -> str: ...
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Plan ranks, ascending; the index is the torch rank."""
+        """Plan ranks; the index is the torch rank."""
         ...
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Pending:
@@ -102,8 +103,8 @@ class Group(Protocol):
         ...
 
     def broadcast(self, tensor: Tensor, src: int) -> Pending:
-        """Fill `tensor` with that of plan rank `src`. In a two-rank group this is the pipeline's point-to-point transfer
-        (send and receive of gloo can neither be waited for in slices nor be aborted)."""
+        """Fill `tensor` with that of plan rank `src`. In a two-rank group this is the pipeline's point-to-point
+        transfer (send and receive of gloo can neither be waited for in slices nor be aborted)."""
         ...
 
     def all_gather(self, outputs: Sequence[Tensor], tensor: Tensor) -> Pending:
@@ -149,17 +150,18 @@ class Communicator(Protocol):
     """Everything about communication of one process. Epochs only grow."""
 
     def build(self, epoch: int, specs: Sequence[GroupSpecification], rank: int, store_address: str) -> EpochGroups:
-        """Build those groups of the epoch that contain `rank`, in the order of `specs`, which is the same on every rank.
+        """Build those groups of the epoch that contain `rank`, in the order of `specs`: the same on every rank.
 
         Meets the other ranks at the store (`host:port`) under keys prefixed `e{epoch}/`. Ticks while it waits. Raises
-        `EpochAborted` if the epoch was or becomes aborted (nothing is left to retire then), `CommunicationFailed` if the
-        store or a peer fails (likewise), ValueError if the epoch was built before or `specs` are malformed.
+        `EpochAborted` if the epoch was or becomes aborted (nothing is left to retire then), `CommunicationFailed` if
+        the store or a peer fails (likewise), ValueError if `epoch` is not newer than all built before or `specs` are
+        malformed.
         """
         ...
 
     def abort(self, epoch: int) -> None:
-        """Abort `epoch` and every older one, for ever: running and future operations and constructions raise. Newer epochs
-        are not touched. Any thread; returns at once; may be called before the epoch is built, and again."""
+        """Abort `epoch` and every older one, for ever: running and future operations and constructions raise. Newer
+        epochs are not touched. Any thread; returns at once; may be called before the epoch is built, and again."""
         ...
 
     def check(self, epoch: int) -> None:
@@ -167,8 +169,8 @@ class Communicator(Protocol):
         ...
 
     def retire(self, groups: EpochGroups) -> None:
-        """Give the epoch up: its groups are dropped and this rank's keys deleted from the store, in a thread of its own.
-        Operations on it raise ValueError afterwards. Returns at once."""
+        """Give the epoch up: its groups are dropped and this rank's keys deleted from the store, in a thread of its
+        own. Operations on it raise ValueError afterwards. Returns at once; may be called again."""
         ...
 
     def take_waits(self) -> WaitSeconds:

@@ -1,0 +1,167 @@
+"""Process groups over gloo, one set per epoch: built on a store, aborted from any thread, dropped by a reaper.
+
+There is no default process group and nothing is shared between epochs but one gloo device (one listener, one event
+thread). Construction runs in a thread of its own, which the training thread watches in slices: a constructor of gloo
+can block in the store, where the abort flag reaches it, but also while it waits for a peer's connection, where nothing
+does. In that case the thread is left behind and ends by gloo's timeout; the training thread is free at once.
+
+Locking: `_lock` serialises "a group's sockets become known" with "an epoch is aborted". So either the abort finds the
+sockets and shuts them, or the builder finds the abort and gives up; there is no third order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from threading import Lock
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from resihp_trainer.comm.aborts import AbortFlag
+from resihp_trainer.comm.epoch import EpochRecord
+from resihp_trainer.comm.gloo import GlooGroup, Surroundings
+from resihp_trainer.comm.port import CommunicationFailed, EpochGroups, GroupSpecification, Ticker, WaitSeconds
+from resihp_trainer.comm.rendezvous import AbortableStore, connect
+from resihp_trainer.comm.sockets import open_sockets, opened_since
+from resihp_trainer.comm.solo import SoloGroup
+from resihp_trainer.comm.waits import AXIS_OF_KIND, WaitCounter
+
+SLICE_S = 0.05
+STORE_TIMEOUT_S = 10.0
+"""Bound on reaching the store; waits for peers are bounded by the backend's timeout."""
+GLOO_THREADS = 1
+"""Worker threads of a group: its operations are issued in one order everywhere, so one suffices."""
+
+
+class GlooCommunicator:
+    """A `Communicator` on gloo. Create it in the worker, never before a fork: the device owns a thread.
+
+    `host` is the address of this node that other ranks can reach (gloo listens there on a port chosen by the kernel);
+    `timeout_s` is gloo's own timeout, a backstop that bounds leaks.
+    """
+
+    def __init__(
+        self, *, host: str, page: Ticker, timeout_s: float = 120.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._waits = WaitCounter()
+        self._aborts = AbortFlag()
+        self._around = Surroundings(self._aborts, page, self._waits, clock)
+        self._device = dist.ProcessGroupGloo.create_device(hostname=host)
+        self._lock = Lock()
+        self._epochs: dict[int, EpochRecord] = {}
+        self._newest = -1
+
+    def build(self, epoch: int, specs: Sequence[GroupSpecification], rank: int, store_address: str) -> EpochGroups:
+        mine = _own_specs(specs, rank)
+        self._aborts.check(epoch)
+        record = EpochRecord(epoch)
+        with self._lock:
+            if epoch <= self._newest:
+                raise ValueError(f"epoch {epoch} is not newer than {self._newest}")
+            self._newest = epoch
+            self._epochs[epoch] = record
+        record.start(lambda: self._construct(record, mine, rank, store_address))
+        try:
+            while not record.wait_built(SLICE_S):
+                self._around.page.tick()
+                self._aborts.check(epoch)
+            self._aborts.check(epoch)
+        except BaseException:
+            self._drop(record)
+            raise
+        return EpochGroups(epoch, rank, dict(record.groups))
+
+    def abort(self, epoch: int) -> None:
+        with self._lock:
+            self._aborts.raise_to(epoch)
+            for record in self._epochs.values():
+                if record.epoch <= epoch:
+                    # Only the newest record's half-built group can be told from other sockets, and only it can be
+                    # under construction: an older one was left by the training thread, so its sockets are shut.
+                    record.shut(half_built=record.epoch == self._newest)
+
+    def check(self, epoch: int) -> None:
+        self._aborts.check(epoch)
+
+    def retire(self, groups: EpochGroups) -> None:
+        record = self._epochs.get(groups.epoch)
+        if record is not None:
+            self._drop(record)
+
+    def take_waits(self) -> WaitSeconds:
+        return self._waits.take()
+
+    def _drop(self, record: EpochRecord) -> None:
+        with self._lock:
+            self._epochs.pop(record.epoch, None)
+        record.reap()
+
+    # --- in the builder thread ------------------------------------------------------------------------------------
+
+    def _construct(
+        self, record: EpochRecord, specs: Sequence[GroupSpecification], rank: int, store_address: str
+    ) -> None:
+        """Build the groups of `record` one after the other. Raises `EpochAborted` or `CommunicationFailed`."""
+        store: AbortableStore | None = None
+        for spec in specs:
+            self._aborts.check(record.epoch)
+            if len(spec.ranks) == 1:
+                record.groups[spec.name] = SoloGroup(spec.name, rank, record.epoch, self._aborts)
+                continue
+            try:
+                store = store or self._meet(record, store_address)
+                self._construct_group(record, spec, rank, store)
+            except (RuntimeError, OSError) as error:
+                failure = f"{type(error).__name__}: {error}"
+            else:
+                continue
+            self._aborts.check(record.epoch)  # the error of an aborted construction is its abort
+            raise CommunicationFailed(spec.name, failure)
+
+    def _meet(self, record: EpochRecord, store_address: str) -> AbortableStore:
+        record.before = open_sockets()
+        client = connect(store_address, min(STORE_TIMEOUT_S, self._timeout_s))
+        record.store = AbortableStore(client, lambda: self._aborts.check(record.epoch), self._timeout_s)
+        with self._lock:
+            self._aborts.check(record.epoch)
+            record.store_sockets = opened_since(record.before)
+            record.before = None
+        return record.store
+
+    def _construct_group(self, record: EpochRecord, spec: GroupSpecification, rank: int, store: AbortableStore) -> None:
+        options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # the stub calls it Options
+        options._devices = [self._device]
+        options._threads = GLOO_THREADS
+        options._timeout = timedelta(seconds=self._timeout_s)
+        record.before = open_sockets()
+        prefixed = PrefixStore(f"e{record.epoch}/{spec.name}", store)
+        # No local name for the backend: the traceback of an abort would hold it, and its destructor may block.
+        record.groups[spec.name] = GlooGroup(
+            spec.name,
+            spec.kind,
+            tuple(spec.ranks),
+            record.epoch,
+            dist.ProcessGroupGloo(prefixed, spec.ranks.index(rank), len(spec.ranks), options),
+            self._around,
+        )
+        with self._lock:
+            # If the epoch is aborted, a newer one may be under construction, whose sockets must not be taken for ours;
+            # then the reaper drops the group.
+            self._aborts.check(record.epoch)
+            record.sockets.update(opened_since(record.before))
+            record.before = None
+
+
+def _own_specs(specs: Sequence[GroupSpecification], rank: int) -> list[GroupSpecification]:
+    """The groups that contain `rank`. ValueError for duplicate names or ranks, or an unknown kind."""
+    names = [spec.name for spec in specs]
+    if len(set(names)) != len(names):
+        raise ValueError(f"group names are not unique: {sorted(n for n in set(names) if names.count(n) > 1)}")
+    for spec in specs:
+        if spec.kind not in AXIS_OF_KIND or not spec.ranks or len(set(spec.ranks)) != len(spec.ranks):
+            raise ValueError(f"malformed group {spec.name}: kind {spec.kind}, ranks {spec.ranks}")
+    return [spec for spec in specs if rank in spec.ranks]
