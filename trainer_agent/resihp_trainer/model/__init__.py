@@ -1,0 +1,8 @@
+"""The decoder: a stage of it, cut by tensor parallelism into shards of any size."""
+
+from resihp_trainer.model.decoder import Stage
+from resihp_trainer.model.initial import initial_tensor
+from resihp_trainer.model.micro_batch import MicroBatch
+from resihp_trainer.model.parallel import TensorParallel
+
+__all__ = ["MicroBatch", "Stage", "TensorParallel", "initial_tensor"]

@@ -1,0 +1,44 @@
+"""Packed documents as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Documents laid end to end: `inputs`, `targets`, `positions` are int64[T]; positions restart per document."""
+
+    lengths: tuple[int, ...]
+    inputs: Tensor
+    targets: Tensor
+    positions: Tensor
+
+    @classmethod
+    def of(cls, texts: Sequence[NDArray[np.uint8]]) -> MicroBatch:
+        """Pack texts of l + 1 bytes each into l inputs and l targets each."""
+        none = np.zeros(0, dtype=np.int64)
+
+        def joined(parts: list[NDArray[np.uint8]]) -> Tensor:
+            return torch.from_numpy(np.concatenate(parts).astype(np.int64) if parts else none)
+
+        lengths = tuple(len(t) - 1 for t in texts)
+        positions = np.concatenate([np.arange(n) for n in lengths]) if lengths else none
+        return cls(
+            lengths, joined([t[:-1] for t in texts]), joined([t[1:] for t in texts]), torch.from_numpy(positions)
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.lengths)
+
+    @property
+    def sum_sq_len(self) -> int:
+        """Sum of squared document lengths: the attention work."""
+        return sum(n * n for n in self.lengths)

@@ -1,0 +1,60 @@
+"""AdamW (Loshchilov & Hutter 2019, algorithm 2), in place on shards.
+
+Every step is one correctly rounded elementwise operation: no fused multiply-add, whose rounding depends on whether an
+element falls into the vectorised part of a loop. So replicas that cut a tensor differently still end with equal bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from resihp_messages import OptimizerConfig
+from resihp_plan import Split
+from resihp_trainer.shards import Shard, ShardSet
+
+
+def clip_factor(norm: float, tokens: float, clip_norm: float) -> float:
+    """Factor that turns gradient sums of global L2 norm `norm` into the mean over `tokens`, of norm at most `clip_norm`
+    (0: not clipped)."""
+    mean_norm = norm / tokens
+    factor = 1.0 / tokens
+    if clip_norm > 0 and mean_norm > clip_norm:
+        factor *= clip_norm / (mean_norm + 1e-6)
+    return factor
+
+
+@torch.no_grad()
+def adamw(shard: Shard, gradient: Tensor, step: int, config: OptimizerConfig, *, decay: bool) -> None:
+    """One update; `step` counts from 1. `gradient` (mean, clipped) keeps its contents."""
+    parameter, m, v = shard.state
+    if decay:
+        parameter.mul_(1.0 - config.lr * config.weight_decay)
+    m.mul_(config.beta1).add_(gradient * (1.0 - config.beta1))
+    v.mul_(config.beta2).add_((gradient * gradient).mul_(1.0 - config.beta2))
+    m_scale = config.lr / (1.0 - config.beta1**step)
+    v_scale = 1.0 / math.sqrt(1.0 - config.beta2**step)
+    parameter.sub_((m * m_scale).div_(v.sqrt().mul_(v_scale).add_(config.eps)))
+
+
+def apply_step(
+    held: ShardSet,
+    gradients: Mapping[str, Tensor],
+    factor: float,
+    step: int,
+    config: OptimizerConfig,
+    halfway: Callable[[], None] | None = None,
+) -> None:
+    """Update every shard with `factor` times its gradient sum. No waits: a rank that begins it completes it, or dies.
+
+    Norms are not decayed. `halfway` is called between two tensors (a scripted fault strikes there).
+    """
+    names = list(held.shards)
+    for i, name in enumerate(names):
+        if halfway is not None and i == len(names) // 2:
+            halfway()
+        decay = held.layout.tensors[name].split is not Split.REPLICATED
+        adamw(held.shards[name], gradients[name] * factor, step, config, decay=decay)

@@ -1,0 +1,91 @@
+"""The vote: one all-reduce over the world that clips, counts and decides (docs/protocol.md).
+
+The sum of all ballots is the same on every rank, so `count` gives the same outcome everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_FIELDS = 6  # ok, norm^2, tokens, loss, pending, pending^2; then one count per document
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """What one rank puts in. Loss and tokens come from one rank per replica, so that the sums count each once."""
+
+    ok: bool
+    norm_sq: float
+    tokens: int
+    loss: float
+    pending_epoch: int
+    """The held planned epoch, or 0."""
+    covered: Collection[int]
+    """Indices of the batch's documents that this rank brought to the loss."""
+
+    def vector(self, num_documents: int) -> Tensor:
+        """float64[6 + num_documents], to be summed over the world."""
+        out = torch.zeros(_FIELDS + num_documents, dtype=torch.float64)
+        pending = float(self.pending_epoch)
+        out[:_FIELDS] = torch.tensor(
+            [float(self.ok), self.norm_sq, self.tokens, self.loss, pending, pending * pending], dtype=torch.float64
+        )
+        for d in self.covered:
+            out[_FIELDS + d] += 1.0
+        return out
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of the vote of `iteration`. `refusal` is empty if the iteration is committed."""
+
+    iteration: int
+    norm: float
+    """Global L2 norm of the gradient sum."""
+    tokens: int
+    loss: float
+    """Sum over tokens, nats."""
+    samples_expected: int
+    samples_once: int
+    next_epoch: int
+    """The planned epoch that every rank holds; 0 if there is none."""
+    refusal: str
+
+    @property
+    def mean_loss(self) -> float:
+        return self.loss / self.tokens if self.tokens else math.nan
+
+
+def count(total: Tensor, iteration: int, *, world_size: int, expected_tokens: int, epoch: int) -> Outcome:
+    """Read the sum of all ballots. Commit only if every rank is ok, every document was used exactly once, and gradient
+    and loss are finite."""
+    ok, norm_sq, tokens, loss, pending, pending_sq = (float(x) for x in total[:_FIELDS])
+    coverage = total[_FIELDS:]
+    once = int((coverage == 1.0).sum())
+    refusal = ""
+    if ok != world_size:
+        refusal = f"{world_size - int(ok)} of {world_size} ranks voted no"
+    elif once != len(coverage) or int(tokens) != expected_tokens:
+        lost, repeated = int((coverage < 1.0).sum()), int((coverage > 1.0).sum())
+        refusal = f"{lost} documents lost, {repeated} repeated, {int(tokens)} of {expected_tokens} tokens"
+    elif not (math.isfinite(norm_sq) and math.isfinite(loss)):
+        refusal = f"not finite: squared gradient norm {norm_sq}, loss {loss}"
+    # Equality without a second collective: sum(p)^2 = n * sum(p^2) iff all p are equal (Cauchy-Schwarz). Exact in
+    # float64 for epochs below 2^24.
+    unanimous = pending * pending == world_size * pending_sq
+    newest = int(pending) // world_size if unanimous else 0
+    return Outcome(
+        iteration=iteration,
+        norm=math.sqrt(norm_sq) if norm_sq >= 0 else math.nan,
+        tokens=int(tokens),
+        loss=loss,
+        samples_expected=len(coverage),
+        samples_once=once,
+        next_epoch=newest if newest > epoch else 0,
+        refusal=refusal,
+    )
