@@ -69,7 +69,7 @@ class Bus(Protocol):
     """Publish, consume, listen, request. All subjects come from `resihp_messages.subjects`."""
 
     async def connect(self) -> None:
-        """Connect and make sure that the streams exist. Raises `BusUnavailable` within the adapter's connect timeout."""
+        """Connect and make sure that the streams exist. Raises `BusUnavailable` or `BusRefused` within a time limit."""
 
     async def close(self) -> None:
         """Stop all subscriptions, flush what was published, disconnect. Idempotent."""

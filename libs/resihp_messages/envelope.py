@@ -40,7 +40,7 @@ class Body(Wire):
             Body.registry[name] = cls
 
 
-B = TypeVar("B", bound=Body)
+B = TypeVar("B", bound=Body, covariant=True)
 
 
 class Envelope(Wire, Generic[B]):
@@ -63,7 +63,7 @@ class Envelope(Wire, Generic[B]):
     @classmethod
     def of(
         cls,
-        body: B,
+        body: Body,
         *,
         job: str,
         source: str,
