@@ -1,1 +1,63 @@
-"""Placeholder until its room is furnished."""
+"""The database: the only importer of SQLAlchemy and Alembic.
+
+`Store` is the way in; `queries` reads frozen records (gateway, CLI, scheduler); `UnitOfWork` is the leader's fenced
+transaction. Errors: `StoreError` and its children (`errors`).
+"""
+
+from resihp_store import queries
+from resihp_store.errors import (
+    BadDatabaseUrl,
+    LeadershipLost,
+    SchemaAhead,
+    SchemaBehind,
+    SchemaMismatch,
+    StoreError,
+    StoreUnavailable,
+)
+from resihp_store.lease import Lease
+from resihp_store.records import (
+    AckRecord,
+    DeviceRecord,
+    DeviceState,
+    EventRecord,
+    IncidentRecord,
+    IterationRecord,
+    JobRecord,
+    JobState,
+    NodeRecord,
+    NodeState,
+    OutgoingMessage,
+    PlanRecord,
+    ReconfigurationRecord,
+    ReconfigurationStatus,
+)
+from resihp_store.store import Store
+from resihp_store.unit_of_work import UnitOfWork
+
+__all__ = [
+    "AckRecord",
+    "BadDatabaseUrl",
+    "DeviceRecord",
+    "DeviceState",
+    "EventRecord",
+    "IncidentRecord",
+    "IterationRecord",
+    "JobRecord",
+    "JobState",
+    "LeadershipLost",
+    "Lease",
+    "NodeRecord",
+    "NodeState",
+    "OutgoingMessage",
+    "PlanRecord",
+    "ReconfigurationRecord",
+    "ReconfigurationStatus",
+    "SchemaAhead",
+    "SchemaBehind",
+    "SchemaMismatch",
+    "Store",
+    "StoreError",
+    "StoreUnavailable",
+    "UnitOfWork",
+    "queries",
+]
