@@ -1,0 +1,108 @@
+"""One worker process as its agent knows it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from mmap import mmap
+
+from resihp_agent.link import WorkerLink
+from resihp_messages import JobSpec
+from resihp_messages.page import PageState, Progress, ProgressPage
+from resihp_messages.report import WorkerBeat, WorkerState
+
+_STATES: tuple[WorkerState, ...] = (
+    "starting",
+    "waiting",
+    "rebuilding",
+    "moving",
+    "training",
+    "finishing",
+    "standby",
+    "stopped",
+)
+_FAULT_SURVIVED_S = 1.0
+"""A worker that ticks this long after a fault mark has survived that fault (SIGSTOP, then SIGCONT)."""
+
+
+class Leaving(StrEnum):
+    """Why the exit of a worker is no fault."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    """It said why itself (`WorkerFailed`); its peers lose it all the same."""
+
+
+@dataclass(eq=False)
+class Worker:
+    """State of a worker from fork to exit. Times are monotonic seconds of this host."""
+
+    job: str
+    rank: int
+    pid: int
+    spec: JobSpec
+    memory: mmap
+    started_s: float
+    pidfd: int | None = None
+    link: WorkerLink | None = None
+    greeted: bool = False
+    committed: int = 0
+    """Newest iteration it reported as committed."""
+    leaving: Leaving | None = None
+    leaving_since_s: float = 0.0
+    link_closed_s: float | None = None
+    fence_noticed_s: float | None = None
+    """When the reason for the fence was noticed; set exactly when the worker has been fenced."""
+    fenced_s: float = 0.0
+    gone: bool = False
+
+    @property
+    def page(self) -> ProgressPage:
+        return ProgressPage(self.memory)
+
+    def progress(self) -> Progress:
+        """The progress page now. A page that was torn by a dying writer reads as `STARTING`."""
+        try:
+            return self.page.read()
+        except ValueError:
+            return Progress(0, 0, 0, 0, PageState.STARTING, 0.0, 0.0)
+
+    def silent_s(self, now_s: float) -> float:
+        """Age of the last sign of life; the fork counts as the first."""
+        return max(0.0, now_s - max(self.started_s, self.progress().alive_at_s))
+
+    def detect_s(self, noticed_s: float) -> float:
+        """From the fault to its notice: from the fault's own stamp if it left one, else from the last sign of life."""
+        progress = self.progress()
+        last_s = max(self.started_s, progress.alive_at_s)
+        if progress.fault_at_s > 0 and last_s - progress.fault_at_s < _FAULT_SURVIVED_S:
+            last_s = progress.fault_at_s
+        return max(0.0, noticed_s - last_s)
+
+    def leave(self, why: Leaving, now_s: float) -> None:
+        """From now on its exit is expected. The first reason stays, and a fence is a fault whatever follows."""
+        if self.leaving is None and self.fence_noticed_s is None:
+            self.leaving, self.leaving_since_s = why, now_s
+
+    def beat(self, now_s: float) -> WorkerBeat:
+        progress = self.progress()
+        return WorkerBeat(
+            job=self.job,
+            rank=self.rank,
+            pid=self.pid,
+            state=_STATES[progress.state],
+            epoch=progress.epoch,
+            iteration=progress.iteration,
+            ops=progress.ops,
+            silent_s=self.silent_s(now_s),
+        )
+
+    def release(self) -> None:
+        """Give back the descriptors. The page stays readable until the object goes."""
+        if self.link is not None:
+            self.link.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
