@@ -1,0 +1,47 @@
+"""Scripted faults: a worker kills or freezes itself, for real, at a named point of an iteration."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from typing import Protocol
+
+from resihp_messages import FaultPoint, ScriptedFault
+
+SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
+
+
+class FaultMark(Protocol):
+    """Where the exact time of a fault is left for the agent (`resihp_messages.page.ProgressPage`)."""
+
+    def mark_fault(self) -> None: ...
+
+
+class Faults:
+    """The faults that a job file scripts for one rank. Each strikes once, also if its iteration is redone.
+
+    At `gradient` and `vote` the engine calls `strike` after it launched the collective and before it waits: then the
+    victim's part may or may not have left, as in a real death.
+    """
+
+    def __init__(self, script: Sequence[ScriptedFault], rank: int, page: FaultMark) -> None:
+        self._page = page
+        self._waiting = [fault for fault in script if fault.rank == rank]
+
+    def due(self, point: FaultPoint, iteration: int) -> ScriptedFault | None:
+        """The fault that `strike` would execute now."""
+        for fault in self._waiting:
+            if fault.point is point and fault.iteration == iteration:
+                return fault
+        return None
+
+    def strike(self, point: FaultPoint, iteration: int) -> None:
+        """Execute the fault scripted for this point, if any. After `kill` nothing follows; after `freeze` the process
+        stands still until it is killed (or continued, then it goes on)."""
+        fault = self.due(point, iteration)
+        if fault is None:
+            return
+        self._waiting.remove(fault)
+        self._page.mark_fault()
+        os.kill(os.getpid(), SIGNALS[fault.kind])

@@ -1,0 +1,97 @@
+"""Decides about aborts in the link's reader thread, while the training thread may be blocked; queues the other frames.
+
+`enter` and `on_frame` share a lock, so no death can fall between them: one that is known before its epoch is entered
+aborts the epoch in `enter`, a later one in `on_frame`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import Protocol
+
+from resihp_messages.link import AbortEpoch, Configure, DownFrame, FinishNow, InstallPlan, StopNow
+
+Order = Configure | InstallPlan | FinishNow | StopNow
+"""What the training thread has to act on."""
+
+
+class Abortable(Protocol):
+    """The part of a communicator that the watcher needs."""
+
+    def abort(self, epoch: int) -> None: ...
+
+
+class Watcher:
+    """One per worker. The link exists before the communicator (which the first frame describes), hence `attach`."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._communicator: Abortable | None = None
+        self._epoch = -1
+        self._world: frozenset[int] = frozenset()
+        self._dead: dict[int, float] = {}
+        """Dead rank -> when its death was noticed."""
+        self._broken: dict[int, float] = {}
+        """Epoch with a broken link -> when that was noticed."""
+        self._noticed_s: dict[int, float] = {}
+        self._orders: SimpleQueue[Order] = SimpleQueue()
+
+    def attach(self, communicator: Abortable) -> None:
+        """Aborts go to `communicator`; before the first `enter`."""
+        with self._lock:
+            self._communicator = communicator
+
+    def enter(self, epoch: int, world: Collection[int]) -> None:
+        """The training thread is about to build `epoch`, whose plan ranks are `world`.
+
+        Aborts it at once if a member is known to be dead; then the construction raises.
+        """
+        with self._lock:
+            self._epoch, self._world = epoch, frozenset(world)
+            self._judge()
+
+    def on_frame(self, message: DownFrame) -> None:
+        """Called by the link for every frame, in order."""
+        if not isinstance(message, AbortEpoch):
+            self._orders.put(message)
+            return
+        with self._lock:
+            for rank in message.dead_ranks:
+                self._dead.setdefault(rank, message.noticed_s)
+            if not message.dead_ranks:
+                self._broken.setdefault(message.epoch, message.noticed_s)
+            self._judge()
+
+    def next_order(self, timeout_s: float) -> Order | None:
+        """The next frame for the training thread, in order of arrival; None if none arrives in time."""
+        try:
+            return self._orders.get(timeout=timeout_s)
+        except Empty:
+            return None
+
+    @property
+    def dead_ranks(self) -> frozenset[int]:
+        """Ranks that the agent has declared dead."""
+        with self._lock:
+            return frozenset(self._dead)
+
+    def noticed_s(self, epoch: int) -> float | None:
+        """When the agent noticed the fault that aborted `epoch` (CLOCK_MONOTONIC of this host; the first fault counts).
+
+        None if no such abort has arrived, which is possible although the epoch was aborted by this rank itself.
+        """
+        with self._lock:
+            return self._noticed_s.get(epoch)
+
+    def _judge(self) -> None:
+        """Abort the entered epoch if a member is dead or its links are declared broken. Any other abort is stale."""
+        reasons = [noticed_s for rank, noticed_s in self._dead.items() if rank in self._world]
+        reasons += [self._broken[self._epoch]] if self._epoch in self._broken else []
+        if not reasons:
+            return
+        self._noticed_s.setdefault(self._epoch, min(reasons))
+        if self._communicator is None:
+            raise ValueError(f"epoch {self._epoch} was entered before a communicator was attached")
+        self._communicator.abort(self._epoch)
