@@ -106,9 +106,7 @@ class Agent:
             node=self._settings.node,
             incarnation=self._incarnation,
             clock=self._clock,
-            on_declared_lost=lambda advice: self._die(
-                DeclaredLost(f"node {self._settings.node} was given up: {advice}")
-            ),
+            on_declared_lost=self._declared_lost,
         )
         ledger = FencingLedger(self._settings.work_dir / "fencing.json")
         commands = CommandHandler(
@@ -155,6 +153,9 @@ class Agent:
 
     def _zygote_lost(self, reason: str) -> None:
         self._die(ZygoteLost(f"the zygote is gone ({reason}); see {self._settings.work_dir / 'zygote.log'}"))
+
+    def _declared_lost(self, advice: str) -> None:
+        self._die(DeclaredLost(f"node {self._settings.node} was given up by the detector: {advice}"))
 
     def _die(self, error: AgentError) -> None:
         if self._fatal is None and not self._stopping.is_set():

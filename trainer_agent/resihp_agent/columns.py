@@ -22,7 +22,7 @@ _COLUMNS = (
 
 @dataclass
 class ReportColumns:
-    """Of one job. A report is complete when all awaited ranks are in; the next iteration pushes out an incomplete one."""
+    """Of one job. A report is complete when all awaited ranks are in; the next iteration pushes out what there is."""
 
     node: str
     num_late: int = 0

@@ -184,7 +184,7 @@ class CommandHandler:
                 self._supervisor.fence(worker, "the plan counts it among the dead")
 
     def _abort_before_recovery(self, job: LocalJob, body: command.ApplyPlan, now_s: float) -> None:
-        """The report of a fault on another node may have missed us; its workers must leave the old epoch all the same."""
+        """News of a fault on another node may have missed us; the workers must leave the old epoch all the same."""
         news = job.abort(body.dead_ranks, noticed_s=now_s, reason="the plan names dead ranks")
         for rank in news:
             job.dead[rank].planned_without = True

@@ -2,7 +2,7 @@
 
 Putting one in never waits, so a dead bus delays neither aborts nor training. One task publishes in order and repeats
 with the same message id until the bus has stored it. The outbox lives in memory on purpose: a message says what
-happened to workers of this agent's incarnation, and if the agent dies, its next `NodeJoined` says that all of them are gone.
+happened to workers of this agent's incarnation, and if the agent dies, its next `NodeJoined` says that they are gone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """News of other nodes: their deaths must break this node's collectives too.
 
-Core subscription, live only: it is a short cut. A missed message is made up for by the recovery plan, which names the dead.
+Core subscription, live only: it is a short cut. The recovery plan, which names the dead, makes up for a missed message.
 """
 
 from __future__ import annotations

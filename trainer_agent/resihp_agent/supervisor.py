@@ -1,13 +1,14 @@
 """Starts, watches and fences the worker processes of this node.
 
 Three signals are kept apart (design of the progress page): a process *exists* (pidfd), is *alive* (ticks), makes
-*progress* (operations). An exit is noticed by the kernel's pidfd within milliseconds; a process that exists but shows no
-sign of life is fenced with SIGKILL before anybody is told to go on without it.
+*progress* (operations). An exit is noticed by the kernel's pidfd within milliseconds; a process that exists but shows
+no sign of life is fenced with SIGKILL before anybody is told to go on without it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import os
 import socket
@@ -47,6 +48,8 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._watched_since_s: float | None = None
         self._last_watch_s: float | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.jobs: dict[str, LocalJob] = {}
         self.num_fenced = 0
 
@@ -94,6 +97,7 @@ class Supervisor:
     def _adopt(self, worker: Worker, sock: socket.socket) -> Worker:
         job = self.job(worker.job)
         job.workers[worker.rank] = worker
+        self._idle.clear()
         job.dead.pop(worker.rank, None)
         worker.link = WorkerLink(
             sock,
@@ -141,6 +145,8 @@ class Supervisor:
             worker.link.drain()  # its last words may say that this exit is in order
         job = self.job(worker.job)
         job.workers.pop(worker.rank, None)
+        if not self.num_workers:
+            self._idle.set()
         if worker.leaving in (None, Leaving.FAILED):
             job.abort([worker.rank], noticed_s=noticed_s, reason=f"worker {worker.rank} exited")
             job.starting -= {worker.rank}
@@ -253,13 +259,12 @@ class Supervisor:
         """Stop every worker, in order if it goes within `timeout_s`, else by SIGKILL."""
         for job in self.jobs.values():
             self.stop_job(job, reason)
-        deadline_s = self._clock() + timeout_s
-        while self.num_workers and self._clock() < deadline_s:
-            await asyncio.sleep(0.02)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
         for worker in list(self.workers()):
             process.kill_group(worker.pid)
-        while self.num_workers and self._clock() < deadline_s + 2.0:
-            await asyncio.sleep(0.02)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), self._settings.fence_wait_s)
         await self.settle()
 
     def lose_all(self, reason: str) -> None:

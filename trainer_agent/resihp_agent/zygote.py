@@ -135,10 +135,10 @@ class Zygote:
                 socket.send_fds(self._sock, [raw], list(descriptors))
                 return
             except BlockingIOError:
-                writable = self._loop.create_future()
-                self._loop.add_writer(self._sock, lambda done: done.done() or done.set_result(None), writable)
+                writable = asyncio.Event()
+                self._loop.add_writer(self._sock, writable.set)
                 try:
-                    await writable
+                    await writable.wait()
                 finally:
                     self._loop.remove_writer(self._sock)
 
