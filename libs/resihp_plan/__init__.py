@@ -8,6 +8,7 @@ from resihp_plan.buckets import Bucket, Piece, buckets_by_rank, gradient_buckets
 from resihp_plan.check import InvalidProgram, check_program
 from resihp_plan.cluster import Cluster, Device, Health
 from resihp_plan.cost import CostModel, StageCost
+from resihp_plan.describe import describe_change, describe_plan
 from resihp_plan.edges import (
     Chunk,
     Place,
@@ -20,11 +21,14 @@ from resihp_plan.edges import (
 )
 from resihp_plan.groups import GroupKind, GroupSpec, edge_group_name, group_name, groups
 from resihp_plan.layout import Interval, Layout, layout, shares, slice_elements, tensors_of_stage, unit_shares
+from resihp_plan.memory import MemoryModel
 from resihp_plan.model import EMBEDDING, HEAD, ModelSpec, Split, TensorSpec
 from resihp_plan.plan import InvalidPlan, Migration, ParallelPlan, ReplicaPlan, Schedule, StagePlan
 from resihp_plan.program import Op, OpKind, Program, program
+from resihp_plan.simulate import Simulation, Step, simulate
 from resihp_plan.slicing import SlicedBatch, slice_batch
 from resihp_plan.transfers import Kept, Move, Transfers, transfers
+from resihp_plan.validate import validate
 from resihp_plan.workload import Document, MicroBatchWork, Work, Workload
 
 __all__ = [
@@ -44,6 +48,7 @@ __all__ = [
     "InvalidProgram",
     "Kept",
     "Layout",
+    "MemoryModel",
     "MicroBatchWork",
     "Migration",
     "ModelSpec",
@@ -57,10 +62,12 @@ __all__ = [
     "ReplicaPlan",
     "Route",
     "Schedule",
+    "Simulation",
     "SlicedBatch",
     "Split",
     "StageCost",
     "StagePlan",
+    "Step",
     "TensorSpec",
     "Transfers",
     "Work",
@@ -68,6 +75,8 @@ __all__ = [
     "buckets_by_rank",
     "check_program",
     "chunk_tokens",
+    "describe_change",
+    "describe_plan",
     "edge_chunks",
     "edge_group_name",
     "gradient_buckets",
@@ -79,9 +88,11 @@ __all__ = [
     "receiver_tokens",
     "routes",
     "shares",
+    "simulate",
     "slice_batch",
     "slice_elements",
     "tensors_of_stage",
     "transfers",
     "unit_shares",
+    "validate",
 ]

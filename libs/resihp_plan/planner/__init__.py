@@ -1,0 +1,17 @@
+"""Choose plans: the initial one, and the next one after a loss. Errors: `Infeasible` with a kind and a detail."""
+
+from resihp_plan.planner.decision import Alternative, Decision, Infeasible, InfeasibleKind
+from resihp_plan.planner.initial import plan_initial
+from resihp_plan.planner.loss import plan_after_loss
+from resihp_plan.planner.predict import Prediction, predict
+
+__all__ = [
+    "Alternative",
+    "Decision",
+    "Infeasible",
+    "InfeasibleKind",
+    "Prediction",
+    "plan_after_loss",
+    "plan_initial",
+    "predict",
+]

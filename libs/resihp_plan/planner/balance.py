@@ -1,0 +1,115 @@
+"""Even out what a replica and a job have: devices in a TP group, layers over stages, micro-batches over replicas."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from resihp_plan.cluster import Health, speed_of
+from resihp_plan.cost import CostModel
+from resihp_plan.layout import unit_shares
+from resihp_plan.model import ModelSpec, Split
+from resihp_plan.plan import ReplicaPlan, StagePlan
+from resihp_plan.workload import MicroBatchWork
+
+Group = tuple[int, ...]
+"""Ranks of a TP group, in TP-index order."""
+
+
+def group_weights(group: Group, model: ModelSpec, health: Health | None) -> tuple[int, ...] | None:
+    """Weights by which a group shares units: even for equal speeds, else in proportion to p where that leaves nobody
+    without head group or vocabulary block, else even. None if the group has more members than there are units."""
+    even = (1,) * len(group)
+    if not _everybody_works(group, even, model):
+        return None
+    by_speed = tuple(max(1, round(100 * speed_of(rank, health))) for rank in group)
+    if len(set(by_speed)) > 1 and _everybody_works(group, by_speed, model):
+        return by_speed
+    return even
+
+
+def _everybody_works(group: Group, weights: tuple[int, ...], model: ModelSpec) -> bool:
+    stage = StagePlan(0, model.num_layers, group, weights)
+    return all(min(unit_shares(stage, model, split)) > 0 for split in (Split.ATTENTION, Split.VOCAB))
+
+
+def best_group(group: Group, cost: CostModel, work: MicroBatchWork, health: Health | None) -> StagePlan:
+    """The fastest TP group out of these ranks (all layers, as a stage).
+
+    Top-k by speed, for every k (paper, Eq. 4, without the restriction to powers of two); a smaller k only if it is
+    strictly faster. TP order stays as given.
+    """
+    by_speed = sorted(range(len(group)), key=lambda i: (-speed_of(group[i], health), i))
+    best: tuple[float, StagePlan] | None = None
+    for k in range(len(group), 0, -1):
+        chosen = tuple(group[i] for i in sorted(by_speed[:k]))
+        weights = group_weights(chosen, cost.model, health)
+        if weights is None:
+            continue
+        stage = StagePlan(0, cost.model.num_layers, chosen, weights)
+        pace = pace_s(stage, cost, work, health, last=False)
+        if best is None or pace < best[0]:
+            best = (pace, stage)
+    assert best is not None  # a group of one always works
+    return best[1]
+
+
+def pace_s(stage: StagePlan, cost: CostModel, work: MicroBatchWork, health: Health | None, *, last: bool) -> float:
+    """Seconds of forward and backward of one micro-batch in one stage."""
+    c = cost.stage_cost(stage, last=last, health=health)
+    return c.stage_s(work, backward=False) + c.stage_s(work, backward=True)
+
+
+def spread_layers(
+    groups: Sequence[StagePlan], cost: CostModel, work: MicroBatchWork, health: Health | None
+) -> tuple[StagePlan, ...]:
+    """Give each stage the number of layers that makes the slowest stage as fast as possible.
+
+    Layers are equal, so handing them out one by one to the stage that would be fastest with one more is optimal.
+    `groups`: ranks and weights; their layer ranges are ignored. Raises ValueError for more stages than layers.
+    """
+    model = cost.model
+    if len(groups) > model.num_layers:
+        raise ValueError(f"{len(groups)} stages for {model.num_layers} layers")
+
+    def seconds(s: int, layers: int) -> float:
+        g = groups[s]
+        return pace_s(StagePlan(0, layers, g.ranks, g.weights), cost, work, health, last=s == len(groups) - 1)
+
+    counts = [1] * len(groups)
+    heap = [(seconds(s, 2), s) for s in range(len(groups))]
+    heapq.heapify(heap)
+    for _ in range(model.num_layers - len(groups)):
+        _, s = heapq.heappop(heap)
+        counts[s] += 1
+        heapq.heappush(heap, (seconds(s, counts[s] + 1), s))
+    stages, start = [], 0
+    for g, n in zip(groups, counts, strict=True):
+        stages.append(StagePlan(start, start + n, g.ranks, g.weights))
+        start += n
+    return tuple(stages)
+
+
+def spread_micro_batches(fill_s: Sequence[float], pace: Sequence[float], num_micro_batches: int) -> tuple[int, ...]:
+    """Counts per replica that minimise the time of the slowest.
+
+    Replica a needs `fill_s[a] + (m - 1) * pace[a]` for m > 0.
+    Greedy by the time after one more; optimal, because each replica's time grows with its count.
+    """
+    counts = [0] * len(fill_s)
+    heap = [(fill_s[a], a) for a in range(len(fill_s))]
+    heapq.heapify(heap)
+    for _ in range(num_micro_batches):
+        seconds, a = heapq.heappop(heap)
+        counts[a] += 1
+        heapq.heappush(heap, (seconds + pace[a], a))
+    return tuple(counts)
+
+
+def fill_and_pace(
+    replica: ReplicaPlan, cost: CostModel, work: MicroBatchWork, health: Health | None
+) -> tuple[float, float]:
+    """Seconds of the first micro-batch through the whole pipeline and back, and of each further one."""
+    last = len(replica.stages) - 1
+    paces = [pace_s(st, cost, work, health, last=s == last) for s, st in enumerate(replica.stages)]
+    return sum(paces), max(paces)

@@ -1,0 +1,272 @@
+"""Arrangements of the surviving devices that are worth comparing.
+
+Per hit replica: shrink its TP groups in place, move layers as well, re-form it with as many or fewer stages (devices of
+a stage that lost all its members join others), or drop it. For the job: devices without work join slow groups or stand
+by; hit replicas are merged stage by stage; everybody is regrouped. Arrangements say nothing about micro-batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import comb, prod
+
+from resihp_plan.cluster import Health
+from resihp_plan.cost import CostModel
+from resihp_plan.plan import ParallelPlan, ReplicaPlan, StagePlan
+from resihp_plan.planner.balance import (
+    Group,
+    best_group,
+    fill_and_pace,
+    group_weights,
+    spread_layers,
+    spread_micro_batches,
+)
+from resihp_plan.workload import MicroBatchWork, Workload
+
+Stages = tuple[StagePlan, ...]
+
+MAX_COMPOSITIONS = 40
+"""Ways to cut a replica's devices into stages that are tried one by one; beyond, only whole old groups are joined."""
+MAX_OPTIONS = 8
+"""Options per hit replica that are combined with those of other replicas."""
+MAX_COMBINATIONS = 128
+MAX_REGROUPED_DEVICES = 64
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Replicas without their micro-batch counts."""
+
+    name: str
+    replicas: tuple[Stages, ...]
+    standby: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Option:
+    """What can become of one replica."""
+
+    name: str
+    stages: Stages | None
+
+
+@dataclass(frozen=True)
+class Search:
+    """What the generators need to know: how good a group, a replica or an arrangement is."""
+
+    cost: CostModel
+    workload: Workload
+    health: Health | None
+
+    @property
+    def work(self) -> MicroBatchWork:
+        return self.workload.micro_batch
+
+    def group(self, ranks: Group) -> StagePlan:
+        return best_group(ranks, self.cost, self.work, self.health)
+
+    def spread(self, groups: Sequence[StagePlan]) -> Stages:
+        return spread_layers(groups, self.cost, self.work, self.health)
+
+    def fill_and_pace(self, stages: Stages) -> tuple[float, float]:
+        return fill_and_pace(ReplicaPlan(stages, 0), self.cost, self.work, self.health)
+
+    def counts(self, replicas: Sequence[Stages]) -> tuple[int, ...]:
+        """Micro-batches per replica, level by the estimate."""
+        times = [self.fill_and_pace(r) for r in replicas]
+        return spread_micro_batches([t[0] for t in times], [t[1] for t in times], self.workload.num_micro_batches)
+
+    def estimate_s(self, replicas: Sequence[Stages]) -> float:
+        """Time of the slowest replica with the best counts; good for ranking only, `simulate` decides."""
+        times = [self.fill_and_pace(r) for r in replicas]
+        counts = spread_micro_batches([t[0] for t in times], [t[1] for t in times], self.workload.num_micro_batches)
+        return max(fill + (m - 1) * pace for (fill, pace), m in zip(times, counts, strict=True) if m > 0)
+
+
+def arrangements(plan: ParallelPlan, usable: Collection[int], search: Search) -> tuple[Arrangement, ...]:
+    """Every candidate for the ranks in `usable`, without repetition; at least one if `usable` is not empty."""
+    typical = search.workload.num_micro_batches / len(plan.replicas)
+    options = [_replica_options(a, replica, usable, search, typical) for a, replica in enumerate(plan.replicas)]
+    found: list[Arrangement] = []
+    for chosen in _combinations(options, search):
+        found += _with_pool(chosen, usable, search)
+    found += [x for merged in _merges(plan, usable, options, search) for x in _with_pool(merged, usable, search)]
+    found += _regroupings(plan, usable, search)
+    unique = {
+        (x.replicas, x.standby): x for x in reversed(found) if x.replicas
+    }  # the first name of an arrangement wins
+    return tuple(sorted(unique.values(), key=lambda x: (search.estimate_s(x.replicas), x.name)))
+
+
+def _replica_options(
+    a: int, replica: ReplicaPlan, usable: Collection[int], search: Search, typical_count: float
+) -> list[_Option]:
+    survivors = [tuple(r for r in stage.ranks if r in usable) for stage in replica.stages]
+    if all(g == st.ranks for g, st in zip(survivors, replica.stages, strict=True)):
+        return [_Option("", replica.stages)]
+    options: list[_Option] = []
+    if all(survivors):
+        groups = [search.group(g) for g in survivors]
+        in_place = tuple(_relayer(g, st) for g, st in zip(groups, replica.stages, strict=True))
+        options.append(_Option(f"R{a} shrink", in_place))
+        options.append(_Option(f"R{a} shrink and move layers", search.spread(groups)))
+    found = {o.stages for o in options}
+    reformed = [
+        _Option(f"R{a} re-form with {len(stages)} stages", stages)
+        for stages in dict.fromkeys(_reformed(survivors, len(replica.stages), search))
+        if stages not in found
+    ]
+
+    def seconds(option: _Option) -> float:
+        assert option.stages is not None
+        fill, pace = search.fill_and_pace(option.stages)
+        return fill + (typical_count - 1) * pace
+
+    reformed.sort(key=seconds)  # stable: equal ones keep the order in which they were made
+    return [*options, *reformed[: MAX_OPTIONS - len(options) - 1], _Option(f"R{a} drop", None)]
+
+
+def _relayer(group: StagePlan, like: StagePlan) -> StagePlan:
+    return replace(group, layer_start=like.layer_start, layer_stop=like.layer_stop)
+
+
+def _reformed(survivors: Sequence[Group], max_stages: int, search: Search) -> Iterator[Stages]:
+    """The replica's devices, in pipeline order, cut into 1 to `max_stages` TP groups."""
+    devices = tuple(itertools.chain.from_iterable(survivors))
+    units: Sequence[Group] = [(d,) for d in devices]
+    largest = max((comb(len(devices) - 1, p - 1) for p in range(1, min(max_stages, len(devices)) + 1)), default=0)
+    if largest > MAX_COMPOSITIONS:
+        units = [g for g in survivors if g]
+    for num_stages in range(min(max_stages, len(units), search.cost.model.num_layers), 0, -1):
+        if comb(len(units) - 1, num_stages - 1) <= 4 * MAX_COMPOSITIONS:
+            for groups in _compositions(units, num_stages):
+                yield search.spread([search.group(g) for g in groups])
+        else:  # too many to try: as even as possible
+            yield search.spread([search.group(g) for g in _even(devices, num_stages)])
+
+
+def _compositions(units: Sequence[Group], num_parts: int) -> Iterator[list[Group]]:
+    """All ways to join neighbours in `units` to `num_parts` non-empty groups."""
+    for cuts in itertools.combinations(range(1, len(units)), num_parts - 1):
+        bounds = (0, *cuts, len(units))
+        yield [tuple(itertools.chain.from_iterable(units[a:b])) for a, b in itertools.pairwise(bounds)]
+
+
+def _even(devices: Group, num_parts: int) -> list[Group]:
+    bounds = [len(devices) * i // num_parts for i in range(num_parts + 1)]
+    return [devices[a:b] for a, b in itertools.pairwise(bounds)]
+
+
+def _combinations(options: Sequence[Sequence[_Option]], search: Search) -> Iterator[list[_Option]]:
+    """All combinations; if they are too many: the first choice of every replica, varied in one replica at a time."""
+    if prod(len(o) for o in options) <= MAX_COMBINATIONS:
+        yield from (list(c) for c in itertools.product(*options))
+        return
+    first = [_first_choice(o, search) for o in options]
+    yield first
+    for a, choices in enumerate(options):
+        for option in choices:
+            if option != first[a]:
+                yield [*first[:a], option, *first[a + 1 :]]
+
+
+def _first_choice(options: Sequence[_Option], search: Search) -> _Option:
+    def pace(option: _Option) -> float:
+        return float("inf") if option.stages is None else search.fill_and_pace(option.stages)[1]
+
+    return min(options, key=pace)
+
+
+def _with_pool(chosen: Sequence[_Option], usable: Collection[int], search: Search) -> Iterator[Arrangement]:
+    """The arrangement with the devices that have no work standing by, and with them joining slow groups."""
+    replicas = tuple(o.stages for o in chosen if o.stages is not None)
+    if not replicas:
+        return
+    name = "; ".join(o.name for o in chosen if o.name) or "keep"
+    working = {rank for stages in replicas for st in stages for rank in st.ranks}
+    pool = tuple(sorted(set(usable) - working))
+    yield Arrangement(name, replicas, pool)
+    if not pool:
+        return
+    joined = _join(replicas, pool, search)
+    if joined.replicas == replicas:
+        return
+    name += "; others join"
+    yield replace(joined, name=name)
+    respread = tuple(
+        search.spread(new) if new != old else new for new, old in zip(joined.replicas, replicas, strict=True)
+    )
+    yield replace(joined, name=f"{name} and move layers", replicas=respread)
+
+
+def _join(replicas: tuple[Stages, ...], pool: tuple[int, ...], search: Search) -> Arrangement:
+    """Give the pool's devices one by one to the group where that helps most; who helps nowhere stands by."""
+    standby: list[int] = []
+    for device in pool:
+        now = search.estimate_s(replicas)
+        best: tuple[float, tuple[Stages, ...]] | None = None
+        for a, stages in enumerate(replicas):
+            for s, stage in enumerate(stages):
+                ranks = (*stage.ranks, device)
+                weights = group_weights(ranks, search.cost.model, search.health)
+                if weights is None:
+                    continue
+                grown = (*stages[:s], replace(stage, ranks=ranks, weights=weights), *stages[s + 1 :])
+                trial = (*replicas[:a], grown, *replicas[a + 1 :])
+                seconds = search.estimate_s(trial)
+                if best is None or seconds < best[0]:
+                    best = (seconds, trial)
+        if best is not None and best[0] < now:
+            replicas = best[1]
+        else:
+            standby.append(device)
+    return Arrangement("", replicas, tuple(standby))
+
+
+def _merges(
+    plan: ParallelPlan, usable: Collection[int], options: Sequence[Sequence[_Option]], search: Search
+) -> Iterator[list[_Option]]:
+    """Two hit replicas with equally many stages become one, stage by stage; the rest takes its first choice."""
+    hit = [a for a, o in enumerate(options) if o[0].name]
+    first = [_first_choice(o, search) for o in options]
+    for a, b in itertools.islice(itertools.combinations(hit, 2), MAX_COMBINATIONS):
+        one, other = plan.replicas[a].stages, plan.replicas[b].stages
+        if len(one) != len(other):
+            continue
+        groups = [tuple(r for r in (*x.ranks, *y.ranks) if r in usable) for x, y in zip(one, other, strict=True)]
+        if not all(groups):
+            continue
+        merged = tuple(_relayer(search.group(g), st) for g, st in zip(groups, one, strict=True))
+        for name, stages in (
+            (f"merge R{a} and R{b}", merged),
+            (f"merge R{a} and R{b}, move layers", search.spread(merged)),
+        ):
+            chosen = list(first)
+            chosen[a], chosen[b] = _Option(name, stages), _Option("", None)
+            yield chosen
+
+
+def _regroupings(plan: ParallelPlan, usable: Collection[int], search: Search) -> Iterator[Arrangement]:
+    """Everybody anew, as evenly as possible; devices stay near their old stage, so that much state stays in place."""
+    if len(usable) > MAX_REGROUPED_DEVICES:
+        return
+    old = {rank: (s, a, t) for rank in plan.active for a, s, t in [plan.position(rank) or (0, 0, 0)]}
+    devices = tuple(sorted(usable, key=lambda r: (old.get(r, (len(plan.active), 0, 0)), r)))
+    for num_replicas in range(1, len(plan.replicas) + 1):
+        for num_stages in range(1, max(len(r.stages) for r in plan.replicas) + 1):
+            if num_replicas * num_stages > len(devices) or num_stages > search.cost.model.num_layers:
+                continue
+            columns = [_even(column, num_replicas) for column in _even(devices, num_stages)]
+            if not all(g for column in columns for g in column):
+                continue
+            replicas = tuple(
+                search.spread([search.group(columns[s][a]) for s in range(num_stages)]) for a in range(num_replicas)
+            )
+            working = {rank for stages in replicas for st in stages for rank in st.ranks}
+            yield Arrangement(
+                f"regroup as {num_replicas} replicas of {num_stages} stages",
+                replicas,
+                tuple(sorted(set(usable) - working)),
+            )

@@ -1,0 +1,249 @@
+"""The next plan after devices were lost (design: section 8; fail-stop acts at once).
+
+Candidates come from `candidates`; the best few by a quick estimate are compared with `simulate`, each with several
+divisions of the micro-batches. Within `TOLERANCE` of the fastest, the one that moves the fewest bytes wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from resihp_plan.buckets import Bucket, buckets_of
+from resihp_plan.cluster import Cluster, Health
+from resihp_plan.cost import CostModel
+from resihp_plan.describe import describe_change
+from resihp_plan.layout import Layout, layout
+from resihp_plan.memory import MemoryModel
+from resihp_plan.model import EMBEDDING, HEAD, ModelSpec
+from resihp_plan.plan import ParallelPlan, ReplicaPlan
+from resihp_plan.planner.candidates import Arrangement, Search, arrangements
+from resihp_plan.planner.decision import Alternative, Decision, Infeasible, InfeasibleKind
+from resihp_plan.planner.predict import Prediction, predict
+from resihp_plan.transfers import transfers
+from resihp_plan.validate import validate
+from resihp_plan.workload import Workload
+
+TOLERANCE = 0.02
+"""Predictions closer than this are equal; then fewer moved bytes decide."""
+NUM_SIMULATED = 12
+"""Arrangements that are simulated."""
+STATE_COPIES = 3
+"""What moves per parameter: itself and both AdamW moments."""
+
+
+def plan_after_loss(
+    plan: ParallelPlan,
+    model: ModelSpec,
+    cluster: Cluster,
+    alive: Collection[int],
+    workload: Workload,
+    *,
+    clock: Callable[[], float],
+    cost: CostModel | None = None,
+    health: Health | None = None,
+    state_plan: ParallelPlan | None = None,
+    reference: ParallelPlan | None = None,
+    require_state: bool = True,
+    epoch: int | None = None,
+) -> Decision:
+    """Plan for the devices in `alive` (ranks of the cluster), starting from `plan`.
+
+    `workload`: the typical global batch; its number of micro-batches is kept. `clock`: monotonic seconds, to report
+    `planning_s`. `health`: rank -> p; devices with p = 0 are not used. `state_plan`: in whose layout the ranks hold
+    their state (default: `plan`). `reference`: healthy plan for the bound (default: `plan` as if nobody had died).
+    `require_state`: refuse if a part of the state is held by nobody alive. `epoch`: of the new plan (default: next).
+
+    Deterministic apart from `planning_s`. Raises `Infeasible`, and ValueError for ranks that the cluster does not
+    know.
+    """
+    started = clock()
+    unknown = sorted(set(alive) - set(cluster.ranks))
+    if unknown:
+        raise ValueError(f"ranks {unknown} are alive but not in the cluster {list(cluster.ranks)}")
+    usable = frozenset(r for r in alive if (health or {}).get(r, 1.0) > 0.0)
+    if not usable:
+        raise Infeasible(InfeasibleKind.NO_DEVICES, f"none of the {len(cluster.ranks)} devices is alive")
+    held = layout(state_plan or plan, model)
+    if require_state:
+        _require_state(held, frozenset(alive))
+    search = Search(cost or CostModel.for_model(model), workload, health)
+    scorer = _Scorer(plan, model, cluster, frozenset(alive), held, search, plan.epoch + 1 if epoch is None else epoch)
+    scored = scorer.scored(arrangements(plan, usable, search))
+    chosen = scorer.choose(scored)
+    validate(chosen.plan, model, alive=usable, num_micro_batches=workload.num_micro_batches, memory=scorer.memory)
+    healthy = predict(reference or plan, _fitted(workload, reference or plan), search.cost)
+    total = len((reference or plan).world)
+    return Decision(
+        plan=chosen.plan,
+        name=chosen.name,
+        predicted_step_s=chosen.prediction.step_s,
+        predicted_tokens_per_s=chosen.prediction.tokens_per_s,
+        bound_tokens_per_s=healthy.tokens_per_s * len(usable) / total,
+        alternatives=scorer.alternatives(scored, chosen),
+        reason=scorer.reason(chosen),
+        difference=describe_change(plan, chosen.plan),
+        bytes_moved=scorer.bytes_moved(chosen),
+        num_candidates=len(scored),
+        planning_s=clock() - started,
+    )
+
+
+def _fitted(workload: Workload, plan: ParallelPlan) -> Workload:
+    return Workload(plan.num_micro_batches, workload.tokens_per_micro_batch, workload.sum_sq_len_per_micro_batch)
+
+
+def _require_state(held: Layout, alive: Collection[int]) -> None:
+    missing = transfers(held, held, alive=alive).missing
+    if not missing:
+        return
+    layers = sorted({held.tensors[name].layer for name, _, _ in missing if held.tensors[name].layer >= 0})
+    parts = [f"layers {_ranges(layers)}"] if layers else []
+    others = {held.tensors[name].layer for name, _, _ in missing}
+    parts += [word for layer, word in ((EMBEDDING, "embedding"), (HEAD, "head")) if layer in others]
+    lost = sorted(set(held.ranks) - set(alive))
+    raise Infeasible(
+        InfeasibleKind.NO_STATE_HOLDER,
+        f"state of {', '.join(parts)} is held by nobody alive (lost ranks {lost}, {len(missing)} tensor slices)",
+    )
+
+
+def _ranges(numbers: list[int]) -> str:
+    """`0-3, 6`."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][-1] + 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
+
+
+@dataclass(frozen=True)
+class _Scored:
+    name: str
+    prediction: Prediction
+    layout: Layout
+
+    @property
+    def plan(self) -> ParallelPlan:
+        return self.prediction.plan
+
+
+class _Scorer:
+    """Predictions and bytes of the candidates of one planning."""
+
+    def __init__(
+        self,
+        old: ParallelPlan,
+        model: ModelSpec,
+        cluster: Cluster,
+        alive: frozenset[int],
+        held: Layout,
+        search: Search,
+        epoch: int,
+    ) -> None:
+        self.old, self.model, self.cluster, self.alive = old, model, cluster, alive
+        self.held, self.search, self.epoch = held, search, epoch
+        limits = cluster.memory_of
+        self.memory = (
+            MemoryModel(model, search.workload.tokens_per_micro_batch, limits, search.cost.bytes_per_element)
+            if limits
+            else None
+        )
+        self._bytes: dict[str, int] = {}
+
+    def scored(self, candidates: tuple[Arrangement, ...]) -> list[_Scored]:
+        """The best few by estimate, with the best of every kind among them; fastest first. Raises `Infeasible`."""
+        found: list[_Scored] = []
+        full: list[str] = []
+        kinds: set[str] = set()
+        simulated = 0
+        for candidate in candidates:
+            if simulated >= NUM_SIMULATED and candidate.name in kinds:
+                continue
+            counts = self.search.counts(candidate.replicas)
+            held = layout(self._plan(candidate, counts), self.model)
+            excess = self.memory.excess(held) if self.memory else ()
+            if excess:
+                rank, needed, limit = excess[0]
+                full.append(f"{candidate.name}: rank {rank} needs {needed} bytes and has {limit}")
+                continue
+            kinds.add(candidate.name)
+            simulated += 1
+            buckets = buckets_of(held)
+            found += [self._score(candidate, c, held, buckets) for c in _neighbours(counts)]
+        if not found:
+            raise Infeasible(InfeasibleKind.MEMORY, f"{len(full)} candidates do not fit; {full[0]}")
+        return sorted(found, key=lambda x: (x.prediction.step_s, x.name, x.plan.digest))
+
+    def _plan(self, candidate: Arrangement, counts: tuple[int, ...]) -> ParallelPlan:
+        return ParallelPlan(
+            epoch=self.epoch,
+            replicas=tuple(ReplicaPlan(st, m) for st, m in zip(candidate.replicas, counts, strict=True)),
+            standby=candidate.standby,
+        )
+
+    def _score(
+        self, candidate: Arrangement, counts: tuple[int, ...], held: Layout, buckets: tuple[Bucket, ...]
+    ) -> _Scored:
+        # Layout and buckets do not depend on the counts.
+        plan = self._plan(candidate, counts)
+        prediction = predict(plan, self.search.workload, self.search.cost, health=self.search.health, buckets=buckets)
+        return _Scored(candidate.name, prediction, held)
+
+    def choose(self, scored: list[_Scored]) -> _Scored:
+        """Fewest bytes among the fastest; then the faster one."""
+        limit = scored[0].prediction.step_s * (1 + TOLERANCE)
+        close = [x for x in scored if x.prediction.step_s <= limit]
+        return min(close, key=lambda x: (self.bytes_moved(x), x.prediction.step_s, x.name, x.plan.digest))
+
+    def bytes_moved(self, scored: _Scored) -> int:
+        if scored.plan.digest not in self._bytes:
+            moved = transfers(self.held, scored.layout, alive=self.alive, node_of=self.cluster.node_of)
+            elements = moved.num_elements(self.model)
+            self._bytes[scored.plan.digest] = elements * STATE_COPIES * self.search.cost.bytes_per_element
+        return self._bytes[scored.plan.digest]
+
+    def alternatives(self, scored: list[_Scored], chosen: _Scored) -> tuple[Alternative, ...]:
+        best_of: dict[str, _Scored] = {}
+        for x in scored:
+            if x.name != chosen.name:
+                best_of.setdefault(x.name, x)
+        return tuple(self._alternative(x, chosen) for x in best_of.values())
+
+    def _alternative(self, x: _Scored, chosen: _Scored) -> Alternative:
+        slower = x.prediction.step_s / chosen.prediction.step_s - 1
+        moved = self._bytes.get(x.plan.digest)
+        if moved is not None and slower <= TOLERANCE:
+            why = f"about as fast ({slower:+.1%} time), moves {moved} bytes instead of {self.bytes_moved(chosen)}"
+        else:
+            why = f"{slower:.1%} more time per step"
+        return Alternative(
+            name=x.name,
+            predicted_step_s=x.prediction.step_s,
+            predicted_tokens_per_s=x.prediction.tokens_per_s,
+            bytes_moved=moved,
+            difference=describe_change(self.old, x.plan),
+            why_lost=why,
+        )
+
+    def reason(self, chosen: _Scored) -> str:
+        lost = sorted(set(self.old.world) - self.alive)
+        what = f"lost ranks {', '.join(map(str, lost))}" if lost else "no rank lost"
+        return (
+            f"{what}: {chosen.name}, predicted {chosen.prediction.tokens_per_s:.0f} tokens/s, "
+            f"{self.bytes_moved(chosen)} bytes to move"
+        )
+
+
+def _neighbours(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The division itself, and those with one micro-batch moved from a replica to its neighbour."""
+    yield counts
+    for a in range(len(counts) - 1):
+        for giver, taker in ((a, a + 1), (a + 1, a)):
+            if counts[giver] > 0:
+                moved = list(counts)
+                moved[giver] -= 1
+                moved[taker] += 1
+                yield tuple(moved)
