@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from resihp_plan.layout import Interval, Layout, layout, refine, slice_elements
+from resihp_plan.layout import Holders, Interval, Layout, layout, owned_pieces, slice_elements
 from resihp_plan.model import ModelSpec, TensorSpec
 from resihp_plan.plan import ParallelPlan
 
@@ -64,10 +64,12 @@ def gradient_buckets(plan: ParallelPlan, model: ModelSpec) -> tuple[Bucket, ...]
 def buckets_of(held: Layout) -> tuple[Bucket, ...]:
     """`gradient_buckets` of a layout that is already at hand."""
     found: dict[tuple[int, ...], list[tuple[TensorSpec, Interval]]] = {}
+    cut: dict[Holders, tuple[tuple[Interval, tuple[int, ...]], ...]] = {}  # most layers are cut alike
     for spec in held.model.tensors:
         holders = held.holders(spec.name)
-        for piece in refine(i for _, i in holders):
-            owners = tuple(rank for rank, i in holders if i.covers(piece))
+        if holders not in cut:
+            cut[holders] = owned_pieces(holders)
+        for piece, owners in cut[holders]:
             found.setdefault(owners, []).append((spec, piece))
     return tuple(_bucket(held.plan, owners, found[owners]) for owners in sorted(found))
 

@@ -18,7 +18,7 @@ from resihp_plan.model import EMBEDDING, HEAD, ModelSpec, Split, TensorSpec
 from resihp_plan.plan import ParallelPlan, StagePlan
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class Interval:
     """Half-open range [start, stop) of elements along a tensor's `dim`."""
 
@@ -35,6 +35,10 @@ class Interval:
 
     def covers(self, other: Interval) -> bool:
         return self.start <= other.start and other.stop <= self.stop
+
+
+Holders = tuple[tuple[int, Interval], ...]
+"""(rank, interval) of every holder of a tensor."""
 
 
 def shares(num_units: int, weights: Sequence[int]) -> tuple[int, ...]:
@@ -95,11 +99,10 @@ class Layout:
         for replica in plan.replicas:
             last = len(replica.stages) - 1
             for s, stage in enumerate(replica.stages):
-                cuts = {split: _cuts(unit_shares(stage, model, split)) for split in Split}
-                for spec in tensors_of_stage(stage, model, first=s == 0, last=s == last):
-                    for t, rank in enumerate(stage.ranks):
-                        a, b = (0, 1) if spec.split is Split.REPLICATED else cuts[spec.split][t]
-                        found.setdefault(rank, {})[spec.name] = Interval(a * spec.unit, b * spec.unit)
+                specs = tensors_of_stage(stage, model, first=s == 0, last=s == last)
+                intervals = {key: _intervals(stage, model, *key) for key in {(t.split, t.unit) for t in specs}}
+                for t, rank in enumerate(stage.ranks):
+                    found[rank] = {spec.name: intervals[spec.split, spec.unit][t] for spec in specs}
         self._shards: dict[int, Mapping[str, Interval]] = {r: MappingProxyType(m) for r, m in found.items()}
 
     def shards(self, rank: int) -> Mapping[str, Interval]:
@@ -113,7 +116,7 @@ class Layout:
         shape[spec.dim] = len(self._shards[rank][name])
         return tuple(shape)
 
-    def holders(self, name: str) -> tuple[tuple[int, Interval], ...]:
+    def holders(self, name: str) -> Holders:
         """Every (rank, interval) that holds a part of the tensor, ascending by rank, over all replicas."""
         return self._holders.get(name, ())
 
@@ -127,7 +130,7 @@ class Layout:
         return tuple(sorted(self._shards))
 
     @cached_property
-    def _holders(self) -> Mapping[str, tuple[tuple[int, Interval], ...]]:
+    def _holders(self) -> Mapping[str, Holders]:
         found: dict[str, list[tuple[int, Interval]]] = {}
         for rank in self.ranks:
             for name, interval in self._shards[rank].items():
@@ -158,9 +161,15 @@ def refine(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     return tuple(p for p in pieces if any(i.covers(p) for i in whole))
 
 
-def _cuts(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    cuts, start = [], 0
-    for n in counts:
-        cuts.append((start, start + n))
-        start += n
-    return tuple(cuts)
+def owned_pieces(holders: Holders) -> tuple[tuple[Interval, tuple[int, ...]], ...]:
+    """Common refinement of the holders' intervals, each piece with the ranks that hold it (as in `holders`)."""
+    return tuple((p, tuple(rank for rank, i in holders if i.covers(p))) for p in refine(i for _, i in holders))
+
+
+def _intervals(stage: StagePlan, model: ModelSpec, split: Split, unit: int) -> tuple[Interval, ...]:
+    """Interval of each TP index for tensors with this split and grain; layers share the objects."""
+    counts = unit_shares(stage, model, split)
+    if split is Split.REPLICATED:
+        return (Interval(0, unit),) * len(counts)
+    stops = tuple(itertools.accumulate(counts))
+    return tuple(Interval((stop - n) * unit, stop * unit) for stop, n in zip(stops, counts, strict=True))

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from resihp_plan.layout import Interval, Layout, refine, slice_elements
+from resihp_plan.layout import Holders, Interval, Layout, refine, slice_elements
 from resihp_plan.model import ModelSpec
 
 
@@ -70,11 +70,13 @@ def transfers(
     moves: list[Move] = []
     kept: list[Kept] = []
     missing: list[tuple[str, int, int]] = []
+    cut: dict[tuple[Holders, Interval], Pieces] = {}  # most layers are cut alike
     for spec in new.model.tensors:
-        sources = [(rank, i) for rank, i in old.holders(spec.name) if rank in alive]
+        sources = tuple((rank, i) for rank, i in old.holders(spec.name) if rank in alive)
         for destination, wanted in new.holders(spec.name):
-            for piece in refine([wanted, *(i.overlap(wanted) for _, i in sources)]):
-                holders = [rank for rank, i in sources if i.covers(piece)]
+            if (sources, wanted) not in cut:
+                cut[sources, wanted] = _pieces(sources, wanted)
+            for piece, holders in cut[sources, wanted]:
                 if not holders:
                     missing.append((spec.name, piece.start, piece.stop))
                 elif destination in holders:
@@ -86,7 +88,16 @@ def transfers(
     return Transfers(_joined_moves(moves), _joined_kept(kept), _joined_missing(missing))
 
 
-def _choose(holders: list[int], destination: int, nodes: Mapping[int, str], load: Mapping[int, int]) -> int:
+Pieces = tuple[tuple[Interval, tuple[int, ...]], ...]
+
+
+def _pieces(sources: Holders, wanted: Interval) -> Pieces:
+    """`wanted`, cut where its sources change, each piece with the ranks that hold it."""
+    pieces = refine([wanted, *(i.overlap(wanted) for _, i in sources)])
+    return tuple((p, tuple(rank for rank, i in sources if i.covers(p))) for p in pieces)
+
+
+def _choose(holders: tuple[int, ...], destination: int, nodes: Mapping[int, str], load: Mapping[int, int]) -> int:
     home = nodes.get(destination)
 
     def preference(rank: int) -> tuple[bool, int, int]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from resihp_plan.buckets import Bucket, buckets_of
+from resihp_plan.check import check_program
 from resihp_plan.cluster import Cluster, Health
 from resihp_plan.cost import CostModel
 from resihp_plan.describe import describe_change
@@ -20,6 +21,7 @@ from resihp_plan.plan import ParallelPlan, ReplicaPlan
 from resihp_plan.planner.candidates import Arrangement, Search, arrangements
 from resihp_plan.planner.decision import Alternative, Decision, Infeasible, InfeasibleKind
 from resihp_plan.planner.predict import Prediction, predict
+from resihp_plan.program import program
 from resihp_plan.transfers import transfers
 from resihp_plan.validate import validate
 from resihp_plan.workload import Workload
@@ -27,7 +29,11 @@ from resihp_plan.workload import Workload
 TOLERANCE = 0.02
 """Predictions closer than this are equal; then fewer moved bytes decide."""
 NUM_SIMULATED = 12
-"""Arrangements that are simulated."""
+"""Arrangements that are simulated because of their estimate."""
+MAX_SIMULATED = 24
+"""Arrangements that are simulated at most; the further ones are the best of their kind."""
+MAX_SHIFTED_REPLICAS = 4
+"""With more replicas than this, only the estimate's division of the micro-batches is simulated."""
 STATE_COPIES = 3
 """What moves per parameter: itself and both AdamW moments."""
 
@@ -72,6 +78,7 @@ def plan_after_loss(
     scored = scorer.scored(arrangements(plan, usable, search))
     chosen = scorer.choose(scored)
     validate(chosen.plan, model, alive=usable, num_micro_batches=workload.num_micro_batches, memory=scorer.memory)
+    check_program(program(chosen.plan), chosen.plan)
     healthy = predict(reference or plan, _fitted(workload, reference or plan), search.cost)
     total = len((reference or plan).world)
     return Decision(
@@ -160,6 +167,8 @@ class _Scorer:
         kinds: set[str] = set()
         simulated = 0
         for candidate in candidates:
+            if simulated >= MAX_SIMULATED:
+                break
             if simulated >= NUM_SIMULATED and candidate.name in kinds:
                 continue
             counts = self.search.counts(candidate.replicas)
@@ -240,6 +249,8 @@ class _Scorer:
 def _neighbours(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """The division itself, and those with one micro-batch moved from a replica to its neighbour."""
     yield counts
+    if len(counts) > MAX_SHIFTED_REPLICAS:
+        return
     for a in range(len(counts) - 1):
         for giver, taker in ((a, a + 1), (a + 1, a)):
             if counts[giver] > 0:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from resihp_plan.buckets import Bucket, buckets_of
-from resihp_plan.check import check_program
 from resihp_plan.cluster import Health
 from resihp_plan.cost import CostModel
 from resihp_plan.layout import layout
@@ -40,9 +39,8 @@ def predict(
     health: Health | None = None,
     buckets: tuple[Bucket, ...] | None = None,
 ) -> Prediction:
-    """Generate the plan's program, check it and simulate it. `plan` must be valid for the cost's model."""
+    """Generate the plan's program and simulate it. `plan` must be valid for the cost's model."""
     generated = program(plan)
-    check_program(generated, plan)
     known = buckets_of(layout(plan, cost.model)) if buckets is None else buckets
     simulation = simulate(plan, generated, workload.work(plan), cost, health=health, buckets=known)
     return Prediction(plan, simulation, workload.tokens)
