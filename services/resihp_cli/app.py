@@ -1,0 +1,238 @@
+"""The command tree. Each command imports what it needs when it runs, so that `resihp --help` is quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="resihp",
+    help="Keeps hybrid-parallel PyTorch training running, in the same processes, when devices fail.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+inject_app = typer.Typer(no_args_is_help=True, help="Testing: inflict a fault on a device of a running job.")
+plan_app = typer.Typer(no_args_is_help=True, help="Show the plan of a job, or switch the job to another one, live.")
+app.add_typer(inject_app, name="inject")
+app.add_typer(plan_app, name="plan")
+
+Url = Annotated[str | None, typer.Option("--url", help="Gateway. Default: the newest local run.", metavar="URL")]
+Job = Annotated[str | None, typer.Option("--job", help="Job. Default: the only (or newest) one.")]
+Run = Annotated[str | None, typer.Option("--run", help="Run folder or its name. Default: the newest.")]
+Db = Annotated[str | None, typer.Option("--db", help="Database URL. Default: the newest run's.", metavar="URL")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the outcome as JSON.", dir_okay=False)]
+Agents = Annotated[int, typer.Option("--agents", min=1, max=64, help="Agents (nodes); the devices are dealt to them.")]
+Bus = Annotated[str | None, typer.Option("--bus", help="Use this NATS server instead of an own one.", metavar="URL")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Gateway port; 0 takes a free one.")]
+Headless = Annotated[bool, typer.Option("--headless", help="Plain progress lines instead of the live screen.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Compare with an undisturbed run at the end.")]
+
+
+@app.command(
+    epilog="Example: resihp demo --headless --iterations 40 --kill 3@15 --dtype float64 --verify --json out.json"
+)
+def demo(
+    iterations: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 40,
+    kill: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kill",
+            metavar="RANK@K[:POINT]",
+            help="SIGKILL a rank in iteration K. POINT: compute, gradient, vote, optimizer.",
+        ),
+    ] = None,
+    freeze: Annotated[
+        list[str] | None, typer.Option("--freeze", metavar="RANK@K[:POINT]", help="SIGSTOP a rank in iteration K.")
+    ] = None,
+    switch: Annotated[
+        list[str] | None, typer.Option("--switch", metavar="FILE@K", help="Ask for the plan in FILE after iteration K.")
+    ] = None,
+    no_fault: Annotated[bool, typer.Option("--no-fault", help="Train without any fault.")] = False,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel degree.")] = 2,
+    pp: Annotated[int, typer.Option(min=1, help="Pipeline-parallel degree.")] = 2,
+    dp: Annotated[int, typer.Option(min=1, help="Data-parallel degree.")] = 2,
+    seed: Annotated[int, typer.Option(min=0, help="Of data and parameters.")] = 7,
+    data: Annotated[
+        str | None, typer.Option(help="Folder of text files, text file, or JSONL with a text field.")
+    ] = None,
+    agents: Agents = 1,
+    bus: Bus = None,
+    port: Port = 0,
+    headless: Headless = False,
+    verify: Verify = False,
+    json: JsonFile = None,
+) -> None:
+    """Train a small model on this machine, lose a device in the middle, keep training, and prove it.
+
+    Without --kill, --freeze, --switch or --no-fault, rank 3 is killed in the middle of the run.
+    """
+    from resihp_cli.commands.demo import run_demo
+
+    raise typer.Exit(
+        run_demo(
+            iterations=iterations,
+            kill=kill or [],
+            freeze=freeze or [],
+            switch=switch or [],
+            no_fault=no_fault,
+            dtype=dtype,
+            tp=tp,
+            pp=pp,
+            dp=dp,
+            seed=seed,
+            data=data,
+            agents=agents,
+            bus=bus,
+            port=port,
+            headless=headless,
+            verify=verify,
+            json_path=json,
+        )
+    )
+
+
+@app.command(epilog="Example: resihp up --agents 2 --devices 8 --port 8765")
+def up(
+    agents: Annotated[int, typer.Option("--agents", min=0, max=64, help="Local agents; 0 if they run elsewhere.")] = 1,
+    devices: Annotated[int, typer.Option(min=1, help="Devices over all local agents.")] = 8,
+    bus: Bus = None,
+    db: Annotated[str | None, typer.Option("--db", help="Database URL. Default: SQLite in the run folder.")] = None,
+    port: Port = 0,
+) -> None:
+    """Start the services and agents on this machine and keep them running until Ctrl-C; train with `resihp train`."""
+    from resihp_cli.commands.up import run_up
+
+    raise typer.Exit(run_up(agents=agents, devices=devices, bus=bus, database=db, port=port))
+
+
+@app.command(epilog="Example: resihp train examples/small.toml --verify")
+def train(
+    job_file: Annotated[Path, typer.Argument(metavar="JOB.toml", help="What to train.")],
+    url: Url = None,
+    agents: Agents = 1,
+    headless: Headless = False,
+    verify: Verify = False,
+    json: JsonFile = None,
+) -> None:
+    """Train the job of a file: on the system of `resihp up` (or --url) if one runs, else on one started for it."""
+    from resihp_cli.commands.train import run_train
+
+    raise typer.Exit(run_train(job_file, url=url, agents=agents, headless=headless, verify=verify, json_path=json))
+
+
+@app.command(epilog="Example: resihp status --json")
+def status(url: Url = None, job: Job = None, json: Json = False) -> None:
+    """Show jobs and devices of the running system."""
+    from resihp_cli.commands.status import run_status
+
+    raise typer.Exit(run_status(url=url, job=job, as_json=json))
+
+
+@app.command(epilog="Example: resihp events --follow --json")
+def events(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new events until Ctrl-C.")] = False,
+    json: Json = False,
+    job: Job = None,
+    name: Annotated[str | None, typer.Option(help="Only events of this name, for example WorkerLost.")] = None,
+    after: Annotated[int | None, typer.Option(min=0, help="Only events after this sequence; 0 from the start.")] = None,
+    url: Url = None,
+    db: Db = None,
+    wait_s: Annotated[
+        float, typer.Option("--wait", help="With --follow: wait this long for a system to appear.")
+    ] = 0.0,
+) -> None:
+    """Print events: the stored ones, or with --follow new ones as they happen."""
+    from resihp_cli.commands.events import run_events
+
+    raise typer.Exit(
+        run_events(follow=follow, as_json=json, job=job, name=name, after=after, url=url, database=db, wait_s=wait_s)
+    )
+
+
+@app.command(epilog="Example: resihp history --json")
+def history(
+    reconfiguration: Annotated[str | None, typer.Argument(metavar="[ID]", help="One change, in detail.")] = None,
+    json: Json = False,
+    job: Job = None,
+    run: Run = None,
+    db: Db = None,
+) -> None:
+    """Show every incident and change of plan: cause, plans, alternatives, phases. Works after the run too."""
+    from resihp_cli.commands.history import run_history
+
+    raise typer.Exit(run_history(reconfiguration, as_json=json, job=job, run=run, database=db))
+
+
+@inject_app.command("kill", epilog="Example: resihp inject kill 3")
+def inject_kill(rank: Annotated[int, typer.Argument(min=0)], url: Url = None, job: Job = None) -> None:
+    """SIGKILL the worker of a rank."""
+    from resihp_cli.commands.inject import run_inject
+
+    raise typer.Exit(run_inject("kill", rank, url=url, job=job))
+
+
+@inject_app.command("freeze", epilog="Example: resihp inject freeze 5")
+def inject_freeze(rank: Annotated[int, typer.Argument(min=0)], url: Url = None, job: Job = None) -> None:
+    """SIGSTOP the worker of a rank."""
+    from resihp_cli.commands.inject import run_inject
+
+    raise typer.Exit(run_inject("freeze", rank, url=url, job=job))
+
+
+@plan_app.command("show", epilog="Example: resihp plan show --json > plan.json")
+def plan_show(
+    url: Url = None,
+    job: Job = None,
+    epoch: Annotated[int | None, typer.Option(min=0, help="Epoch. Default: the newest.")] = None,
+    json: Json = False,
+) -> None:
+    """Show the plan of a job; with --json in the form that `plan apply` takes."""
+    from resihp_cli.commands.plan import run_show
+
+    raise typer.Exit(run_show(url=url, job=job, epoch=epoch, as_json=json))
+
+
+@plan_app.command("apply", epilog="Example: resihp plan apply plan.json --reason 'try TP 1'")
+def plan_apply(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Plan as JSON.")],
+    url: Url = None,
+    job: Job = None,
+    reason: Annotated[str, typer.Option(help="Kept in the history.")] = "operator",
+    wait: Annotated[bool, typer.Option(help="Wait until the job runs the plan.")] = True,
+) -> None:
+    """Switch the running job to a plan, live, between two iterations."""
+    from resihp_cli.commands.plan import run_apply
+
+    raise typer.Exit(run_apply(file, url=url, job=job, reason=reason, wait=wait))
+
+
+@app.command(epilog="Example: resihp verify")
+def verify(run: Run = None, json: Json = False) -> None:
+    """Train the newest finished run again, undisturbed in one process, and compare all parameters."""
+    from resihp_cli.commands.verify import run_verify
+
+    raise typer.Exit(run_verify(run=run, as_json=json))
+
+
+@app.command(epilog="Example: resihp doctor --job examples/small.toml")
+def doctor(
+    job: Annotated[Path | None, typer.Option("--job", metavar="JOB.toml", help="Also check this job file.")] = None,
+    url: Url = None,
+    bus: Annotated[str | None, typer.Option("--bus", help="Check this NATS server.", metavar="URL")] = None,
+    db: Annotated[str | None, typer.Option("--db", help="Check this database.", metavar="URL")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Check that the gateway could use this port.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check this machine and what is configured; each failing line says how to mend it."""
+    from resihp_cli.commands.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(job_file=job, url=url, bus=bus, database=db, port=port, as_json=json))

@@ -1,0 +1,173 @@
+"""The gateway as the CLI sees it: typed requests, and the event stream with automatic resume.
+
+Errors: `CliError` for an unreachable gateway and for a refusal (the problem's own sentence).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, TypeAdapter
+
+from resihp_cli.errors import CliError
+from resihp_gateway.models import (
+    Accepted,
+    DeviceView,
+    EventView,
+    IncidentView,
+    IterationView,
+    JobView,
+    PlanView,
+    ReconfigurationView,
+)
+from resihp_messages import JobSpec
+
+PREFIX = "/api/v1"
+SILENCE_S = 12.0
+"""The gateway sends a comment more often than this; a longer silence means that the stream is dead."""
+T = TypeVar("T")
+
+
+class GatewayClient:
+    """Requests to one gateway. Use as an async context manager."""
+
+    def __init__(self, url: str, *, timeout_s: float = 10.0, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._http = httpx.AsyncClient(base_url=self.url, timeout=timeout_s, transport=transport, trust_env=False)
+
+    async def __aenter__(self) -> GatewayClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    async def jobs(self) -> list[JobView]:
+        return await self._get("/jobs", TypeAdapter(list[JobView]))
+
+    async def job(self, job: str) -> JobView:
+        return await self._get(f"/jobs/{job}", TypeAdapter(JobView))
+
+    async def devices(self, job: str) -> list[DeviceView]:
+        return await self._get(f"/jobs/{job}/devices", TypeAdapter(list[DeviceView]))
+
+    async def incidents(self, job: str) -> list[IncidentView]:
+        return await self._get("/incidents", TypeAdapter(list[IncidentView]), job=job)
+
+    async def reconfigurations(self, job: str) -> list[ReconfigurationView]:
+        return await self._get("/reconfigurations", TypeAdapter(list[ReconfigurationView]), job=job)
+
+    async def plans(self, job: str) -> list[PlanView]:
+        return await self._get("/plans", TypeAdapter(list[PlanView]), job=job)
+
+    async def iterations(self, job: str, *, after: int = 0, limit: int = 1000) -> list[IterationView]:
+        return await self._get("/iterations", TypeAdapter(list[IterationView]), job=job, after=after, limit=limit)
+
+    async def submit(self, spec: JobSpec) -> Accepted:
+        return await self._post("/jobs", spec.model_dump(mode="json"))
+
+    async def request_plan(self, job: str, plan: dict[str, Any], reason: str) -> Accepted:
+        return await self._post(f"/jobs/{job}/plans", {"plan": plan, "reason": reason})
+
+    async def inflict(self, job: str, rank: int, fault: str) -> Accepted:
+        return await self._post(f"/jobs/{job}/faults", {"rank": rank, "fault": fault})
+
+    async def stop(self, job: str, reason: str) -> Accepted:
+        return await self._post(f"/jobs/{job}/stop", {"reason": reason})
+
+    async def ready(self) -> bool:
+        """Whether /readyz says yes; never raises."""
+        try:
+            return (await self._http.get("/readyz", timeout=1.0)).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    async def events(
+        self, *, job: str | None = None, name: str | None = None, after: int | None = None, reconnect: bool = True
+    ) -> AsyncIterator[EventView]:
+        """Events after `after` (None: from now on), in order, for ever. A broken stream is resumed after the last event
+        seen, so that nothing is lost or repeated. With `reconnect` false the first break raises `CliError`."""
+        parameters = {key: value for key, value in (("job", job), ("name", name)) if value is not None}
+        last = after
+        while True:
+            headers = {} if last is None else {"Last-Event-ID": str(last)}
+            try:
+                async with self._http.stream(
+                    "GET",
+                    "/events",
+                    params=parameters,
+                    headers=headers,
+                    timeout=httpx.Timeout(5.0, read=SILENCE_S),
+                ) as response:
+                    if response.status_code != 200:
+                        await response.aread()
+                        raise _refusal(response)
+                    async for event in _parse(response.aiter_lines()):
+                        last = event.sequence
+                        yield event
+            except httpx.HTTPError as error:
+                if not reconnect:
+                    raise CliError(f"event stream of {self.url}: {_reason(error)}") from error
+            except _Busy:
+                if not reconnect:
+                    raise
+            await asyncio.sleep(0.2)
+
+    async def _get(self, path: str, answer: TypeAdapter[T], **parameters: Any) -> T:
+        response = await self._call("GET", path, params=parameters)
+        return answer.validate_json(response.content)
+
+    async def _post(self, path: str, body: dict[str, Any]) -> Accepted:
+        response = await self._call("POST", path, json=body)
+        return Accepted.model_validate_json(response.content)
+
+    async def _call(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        try:
+            response = await self._http.request(method, PREFIX + path, **arguments)
+        except httpx.HTTPError as error:
+            raise _Busy(f"gateway {self.url} cannot be reached: {_reason(error)}") from error
+        if not response.is_success:
+            raise _refusal(response)
+        return response
+
+
+class _Busy(CliError):
+    """Unreachable or 503: worth trying again."""
+
+
+def is_temporary(error: CliError) -> bool:
+    """Whether a request that failed with `error` may succeed a little later (gateway or scheduler restarting)."""
+    return isinstance(error, _Busy)
+
+
+def _reason(error: httpx.HTTPError) -> str:
+    return str(error) or type(error).__name__
+
+
+def _refusal(response: httpx.Response) -> CliError:
+    try:
+        detail = str(response.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        detail = response.text[:200] or response.reason_phrase
+    kind = _Busy if response.status_code in (502, 503, 504) else CliError
+    return kind(f"{detail} (status {response.status_code})")
+
+
+async def _parse(lines: AsyncIterator[str]) -> AsyncIterator[EventView]:
+    """Server-sent events -> events; comments and other fields are skipped (WHATWG HTML, section 9.2.6)."""
+    data: list[str] = []
+    async for line in lines:
+        if line.startswith("data:"):
+            data.append(line[5:].removeprefix(" "))
+        elif not line and data:
+            yield EventView.model_validate(json.loads("\n".join(data)))
+            data = []
+
+
+def dump(value: BaseModel | list[BaseModel]) -> str:
+    """Models as indented JSON, for `--json`."""
+    items = [v.model_dump(mode="json") for v in value] if isinstance(value, list) else value.model_dump(mode="json")
+    return json.dumps(items, indent=2)

@@ -1,0 +1,1 @@
+"""One module per command. Each exposes `run_<command>(...) -> exit code`."""

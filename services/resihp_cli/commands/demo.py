@@ -1,0 +1,102 @@
+"""`resihp demo`: everything on this machine, one scripted failure, and the proof."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from resihp_cli.client import GatewayClient
+from resihp_cli.commands.running import run as run_loop
+from resihp_cli.commands.training import TrainingRequest, console_for, train
+from resihp_cli.errors import CliError
+from resihp_cli.fault_script import parse_fault, parse_switch
+from resihp_cli.job_file import build, check_data
+from resihp_cli.run_folder import create
+from resihp_cli.supervisor import Supervisor, SupervisorOptions, deal_slots
+from resihp_messages import JobSpec
+
+
+def run_demo(
+    *,
+    headless: bool,
+    verify: bool,
+    json_path: Path | None,
+    switch: list[str],
+    agents: int,
+    bus: str | None,
+    port: int,
+    **job: Any,
+) -> int:
+    """Parse, run, judge. Returns 0 if everything asked for holds, else 1."""
+    switches = tuple(sorted((parse_switch(text) for text in switch), key=lambda s: s.iteration))
+    spec = demo_spec(**job, switched=bool(switches))
+    check_data(spec.data.path)
+    check_json_path(json_path)
+    deal_slots(spec.parallel.num_devices, agents)
+    request = TrainingRequest(spec, switches, verify=verify, headless=headless, json_path=json_path)
+    options = SupervisorOptions(spec.parallel.num_devices, agents, gateway_port=port, bus_url=bus)
+    return run_loop(train_locally(request, options))
+
+
+async def train_locally(request: TrainingRequest, options: SupervisorOptions) -> int:
+    """Start a system for one job, train it, stop the system."""
+    console = console_for(request.headless)
+    folder = create(datetime.now())
+    console.print(f"run {folder.id}: {request.spec.parallel.num_devices} devices, logs in {folder.logs}")
+    async with Supervisor(options, folder, note=console.print) as supervisor:
+        supervisor.set_job(request.spec.name)
+        keeper = asyncio.create_task(supervisor.run_until_cancelled())
+        try:
+            async with GatewayClient(supervisor.info.gateway_url) as client:
+                outcome = await train(request, client, folder, console)
+        finally:
+            keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeper
+    return 1 if outcome.failures else 0
+
+
+def demo_spec(
+    *,
+    iterations: int,
+    kill: list[str],
+    freeze: list[str],
+    no_fault: bool,
+    dtype: str,
+    tp: int,
+    pp: int,
+    dp: int,
+    seed: int,
+    data: str | None,
+    switched: bool = False,
+) -> JobSpec:
+    """The job of the options. Raises `CliError` that names the rule which they break."""
+    faults = [parse_fault("kill", text) for text in kill] + [parse_fault("freeze", text) for text in freeze]
+    if no_fault and faults:
+        raise CliError("--no-fault excludes --kill and --freeze")
+    if not faults and not no_fault and not switched:
+        faults = [parse_fault("kill", f"{min(3, tp * pp * dp - 1)}@{max(iterations // 2, 1)}")]
+    return build(
+        {
+            "name": "demo",
+            "seed": seed,
+            "iterations": iterations,
+            "dtype": dtype,
+            "parallel": {"tp": tp, "pp": pp, "dp": dp},
+            "data": {"path": str(Path(data).absolute()) if data is not None else None},
+            "faults": [f.model_dump(mode="json") for f in faults],
+        },
+        origin="demo",
+    )
+
+
+def check_json_path(path: Path | None) -> None:
+    """A result that cannot be written must be refused before the run, not after it."""
+    if path is None:
+        return
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        raise CliError(f"--json {path}: folder {parent} does not exist")

@@ -1,0 +1,20 @@
+"""`resihp inject`: a fault on purpose."""
+
+from __future__ import annotations
+
+from resihp_cli.client import GatewayClient
+from resihp_cli.commands.locate import gateway_url, pick_job
+from resihp_cli.commands.running import run as run_loop
+
+
+def run_inject(fault: str, rank: int, *, url: str | None, job: str | None) -> int:
+    return run_loop(_inject(gateway_url(url), fault, rank, job))
+
+
+async def _inject(url: str, fault: str, rank: int, job: str | None) -> int:
+    async with GatewayClient(url) as client:
+        found = await pick_job(client, job)
+        await client.inflict(found.job, rank, fault)
+    signal_name = "SIGKILL" if fault == "kill" else "SIGSTOP"
+    print(f"{found.job}: {signal_name} for rank {rank} is on its way; follow it with `resihp events --follow`")
+    return 0

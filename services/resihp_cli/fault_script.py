@@ -1,0 +1,50 @@
+"""Fault and switch scripts of the command line: `3@15`, `3@15:vote`, `plan.json@8`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from resihp_cli.errors import CliError
+from resihp_messages import FaultPoint, ScriptedFault
+
+_FAULT = re.compile(r"(?P<rank>\d+)@(?P<iteration>\d+)(?::(?P<point>[a-z]+))?")
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Ask for the plan in `path` as soon as `iteration` iterations are committed."""
+
+    path: Path
+    iteration: int
+
+
+def parse_fault(kind: Literal["kill", "freeze"], text: str) -> ScriptedFault:
+    """`RANK@ITERATION[:POINT]` -> fault. Raises `CliError` that names the form or the points.
+
+    >>> parse_fault("kill", "3@15:vote").point
+    <FaultPoint.VOTE: 'vote'>
+    """
+    match = _FAULT.fullmatch(text.strip())
+    if match is None:
+        raise CliError(f"--{kind} {text!r}: expected RANK@ITERATION[:POINT], for example 3@15 or 3@15:vote")
+    points = [str(p) for p in FaultPoint]
+    point = match["point"] or str(FaultPoint.COMPUTE)
+    if point not in points:
+        raise CliError(f"--{kind} {text!r}: unknown point {point!r}, choose from {', '.join(points)}")
+    iteration = int(match["iteration"])
+    if iteration < 1:
+        raise CliError(f"--{kind} {text!r}: iterations are counted from 1")
+    return ScriptedFault(kind=kind, rank=int(match["rank"]), iteration=iteration, point=FaultPoint(point))
+
+
+def parse_switch(text: str) -> Switch:
+    """`FILE@ITERATION` -> switch. Raises `CliError` for a wrong form or a missing file."""
+    path, at, iteration = text.rpartition("@")
+    if not at or not path or not iteration.isdigit():
+        raise CliError(f"--switch {text!r}: expected FILE@ITERATION, for example plan.json@8")
+    if not Path(path).is_file():
+        raise CliError(f"--switch {text!r}: no such file: {path}")
+    return Switch(Path(path), int(iteration))

@@ -1,0 +1,165 @@
+"""Which processes make up a local system, how each is started, and how each says that it is ready.
+
+Every port is chosen by the kernel: services bind port 0 and announce themselves in a file of the run folder. The
+gateway's listening socket belongs to the supervisor, so that its port survives a restart of the gateway and a port that
+is in use is known before anything starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from resihp_bus import BusError, JetStreamBus, JetStreamSettings, LocalNats, ServerError
+from resihp_cli.errors import CliError
+from resihp_cli.process import ProcessSpec, last_words
+from resihp_cli.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """How services reach the shared parts."""
+
+    bus_url: str
+    database_url: str
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket for the gateway. Raises `CliError` if the port is in use or forbidden."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise CliError(f"port {port} is in use: choose another --port, or 0 for any free one") from error
+        raise CliError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return listener
+
+
+def nats(folder: RunFolder) -> tuple[LocalNats, ProcessSpec]:
+    """An own nats-server with its store in the run folder; it keeps its port over restarts."""
+    server = LocalNats(folder.path / "nats")
+
+    def command() -> Sequence[str]:
+        try:
+            return server.prepare()
+        except ServerError as error:
+            raise CliError(str(error)) from error
+
+    async def ready(pid: int) -> bool:
+        return await asyncio.to_thread(server.greets, pid)
+
+    return server, ProcessSpec("nats", command, folder.logs / "nats.log", ready)
+
+
+async def check_bus(url: str) -> None:
+    """Raises `CliError` if an external bus cannot be used."""
+    from pydantic import ValidationError
+
+    try:
+        bus = JetStreamBus(JetStreamSettings(url=url, connect_timeout_s=5.0), "resihp-cli")
+    except ValidationError as error:
+        raise CliError(f"--bus: {error.errors(include_url=False)[0]['msg'].removeprefix('Value error, ')}") from error
+    try:
+        await bus.connect()
+    except BusError as error:
+        raise CliError(f"bus: {error}") from error
+    finally:
+        await bus.close()
+
+
+async def migrate(database_url: str, folder: RunFolder) -> None:
+    """Bring the database to the newest revision, once. Raises `CliError`."""
+    log = folder.logs / "migrate.log"
+    with log.open("ab") as out:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "resihp_store.migrate", "--url", database_url),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+        )
+        code = await process.wait()
+    if code:
+        raise CliError(f"database{last_words(log)}")
+
+
+def service(name: str, module: str, folder: RunFolder, environment: Mapping[str, str], *fds: int) -> ProcessSpec:
+    """A process of the chassis: `python -m <module>`, ready when the health endpoint that it announces says so."""
+    announce = folder.path / "announce" / f"{name}.json"
+    command = (sys.executable, "-m", module)
+    return ProcessSpec(
+        name,
+        lambda: command,
+        folder.logs / f"{name}.log",
+        Announced(announce).ready,
+        {"RESIHP_ANNOUNCE_FILE": str(announce), **environment},
+        pass_fds=fds,
+    )
+
+
+def services(folder: RunFolder, addresses: Addresses, listener: socket.socket) -> list[ProcessSpec]:
+    """Detector, scheduler and gateway."""
+    environment = {"RESIHP_BUS_URL": addresses.bus_url, "RESIHP_DATABASE_URL": addresses.database_url}
+    inherited = listener.fileno()
+    return [
+        service("detector", "resihp_detector", folder, environment),
+        service("scheduler", "resihp_scheduler", folder, environment),
+        service(
+            "gateway", "resihp_gateway", folder, {**environment, "RESIHP_GATEWAY_LISTEN_FD": str(inherited)}, inherited
+        ),
+    ]
+
+
+def agents(folder: RunFolder, slots: Sequence[int], addresses: Addresses) -> list[ProcessSpec]:
+    """One agent per entry of `slots`, named n0, n1, ..."""
+    return [
+        service(
+            f"agent-n{index}",
+            "resihp_agent",
+            folder,
+            {
+                "RESIHP_BUS_URL": addresses.bus_url,
+                "RESIHP_AGENT_NODE": f"n{index}",
+                "RESIHP_AGENT_NUM_SLOTS": str(num_slots),
+                "RESIHP_AGENT_WORK_DIR": str(folder.path / "agents" / f"n{index}"),
+            },
+        )
+        for index, num_slots in enumerate(slots)
+    ]
+
+
+class Announced:
+    """A service's announcement: which process it is, and where its health endpoint listens."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def ready(self, pid: int) -> bool:
+        """Whether the process with this id has announced itself and /readyz says yes."""
+        url = self.health_url(pid)
+        if url is None:
+            return False
+        try:
+            async with httpx.AsyncClient(timeout=2.0, trust_env=False) as client:
+                return (await client.get(f"{url}/readyz")).status_code == 200
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return False
+
+    def health_url(self, pid: int) -> str | None:
+        """None until this very process (not its predecessor) has written it down."""
+        try:
+            facts = json.loads(self._path.read_text())
+            return str(facts["health_url"]) if facts["pid"] == pid else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None

@@ -1,0 +1,83 @@
+"""Tables for people, as rich renderables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from resihp_cli.view.wording import milliseconds, position_name, size
+from resihp_gateway.models import DeviceView, IncidentView, JobView, ReconfigurationView
+
+STATE_STYLE = {"healthy": "green", "lost": "bold white on red", "standby": "cyan"}
+PHASES = ("detect", "plan", "abort", "rebuild", "move", "redo", "total")
+
+
+def state_word(device: DeviceView) -> str:
+    """`healthy`, `stopped`, `standby`: the words of every view."""
+    return "stopped" if device.state == "lost" else device.state
+
+
+def device_table(devices: Sequence[DeviceView]) -> Table:
+    """Rank, node, place in the plan, state, p, process."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column, justify in (("rank", "right"), ("node", "left"), ("place", "left"), ("state", "left"), ("p", "right")):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    table.add_column("doing")
+    table.add_column("iteration", justify="right")
+    table.add_column("pid", justify="right")
+    for d in sorted(devices, key=lambda d: d.rank):
+        lost = d.state == "lost"
+        table.add_row(
+            str(d.rank),
+            d.node,
+            position_name(d.position),
+            Text(state_word(d), style=STATE_STYLE.get(d.state, "yellow")),
+            f"{d.p:.2f}",
+            "-" if lost else (d.worker_state or "-"),
+            "-" if lost or d.iteration is None else str(d.iteration),
+            str(d.live_pid or d.pid or "-"),
+            style="dim" if lost else "",
+        )
+    return table
+
+
+def job_table(jobs: Sequence[JobView]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("job", "state", "iteration", "epoch", "loss", "reason"):
+        table.add_column(column, justify="right" if column in ("iteration", "epoch", "loss") else "left")
+    for j in jobs:
+        loss = "-" if j.final_loss is None else f"{j.final_loss:.4f}"
+        table.add_row(j.job, j.state, f"{j.committed}/{j.iterations}", str(j.epoch), loss, j.reason)
+    return table
+
+
+def history_table(reconfigurations: Sequence[ReconfigurationView], incidents: Sequence[IncidentView]) -> Table:
+    """`# · time · cause · old -> new · phases · total · status`, oldest first."""
+    by_id = {i.id: i for i in incidents}
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("id", "time", "cause", "change", "status"):
+        table.add_column(column, overflow="fold")
+    for phase in PHASES:
+        table.add_column(phase, justify="right")
+    table.add_column("moved", justify="right")
+    for r in reconfigurations:
+        incident = by_id.get(r.incident_id or "")
+        table.add_row(
+            r.id[:8],
+            f"{r.created_at:%H:%M:%S}",
+            cause(incident) if incident else r.reason,
+            r.difference or "-",
+            r.status,
+            *(milliseconds(r.phases_s.get(p)) for p in PHASES),
+            size(r.bytes_moved),
+        )
+    return table
+
+
+def cause(incident: IncidentView) -> str:
+    """`rank 3 stopped`."""
+    what = {"worker_lost": "stopped", "worker_frozen": "frozen", "node_lost": "stopped with its node"}
+    ranks = ", ".join(f"rank {r}" for r in incident.ranks) or f"node {incident.node}"
+    return f"{ranks} {what.get(incident.kind, incident.kind)}"

@@ -1,0 +1,132 @@
+"""One sentence per event and one name per device, the same in every view."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from resihp_gateway.models import DeviceView, EventView, Position
+
+SECONDARY = frozenset({"WorkerExited", "WorkerStalled", "LinkBroken"})
+"""Observations; the detector's verdict follows and says the same with its evidence."""
+ALARMS = frozenset({"WorkerLost", "WorkerFrozen", "NodeLost", "LinkLost", "JobFailed", "ReconfigurationRejected"})
+GOOD = frozenset({"ReconfigurationApplied", "JobFinished"})
+
+
+def device_name(rank: int, position: Position | None) -> str:
+    """`R1·S0·T1 (rank 5)`; a device without work has only its rank."""
+    return f"{position_name(position)} (rank {rank})" if position else f"rank {rank}"
+
+
+def position_name(position: Position | None) -> str:
+    return f"R{position.replica}·S{position.stage}·T{position.tp_index}" if position else "-"
+
+
+def names(devices: list[DeviceView]) -> dict[int, str]:
+    """Name of each rank in the plan in force."""
+    return {d.rank: device_name(d.rank, d.position) for d in devices}
+
+
+def milliseconds(seconds: float | None) -> str:
+    """`3.1 ms`, `1.24 s`; `-` for unknown."""
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{seconds:.2f} s"
+
+
+def size(size_bytes: int | None) -> str:
+    """Bytes in the unit that keeps the number small."""
+    if size_bytes is None:
+        return "-"
+    amount = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000 or unit == "GB":
+            break
+        amount /= 1000
+    return f"{amount:.3g} {unit}"
+
+
+def exit_reason(code: int | None) -> str:
+    """`killed by SIGKILL`, `exit code 1`."""
+    if code is None:
+        return "ended, exit code unknown"
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"ended with exit code {code}"
+
+
+def describe(event: EventView, device_names: Mapping[int, str] | None = None) -> str:
+    """The event in one sentence."""
+    known = device_names or {}
+
+    def name(rank: int) -> str:
+        return known.get(rank, f"rank {rank}")
+
+    writer = _WRITERS.get(event.name)
+    return writer(event.body, name) if writer else event.name
+
+
+_Name = Callable[[int], str]
+
+
+def _exited(b: Mapping[str, Any], name: _Name) -> str:
+    fenced = ", fenced" if b.get("fenced") else ""
+    return f"{name(b['rank'])}: process {b['pid']} {exit_reason(b.get('exit_code'))}{fenced}"
+
+
+def _stalled(b: Mapping[str, Any], name: _Name) -> str:
+    state = b["process_state"] or "?"
+    return f"{name(b['rank'])}: no sign of life for {milliseconds(b['stalled_s'])}, process state {state}"
+
+
+def _link(b: Mapping[str, Any], name: _Name) -> str:
+    return f"{name(b['rank'])}: collective on {b['group']} failed without a known death"
+
+
+def _verdict(what: str) -> Callable[[Mapping[str, Any], _Name], str]:
+    def write(b: Mapping[str, Any], name: _Name) -> str:
+        verdict, evidence = b["verdict"], b.get("evidence", {})
+        who = ", ".join(name(r) for r in verdict["ranks"]) or f"node {verdict['node']}"
+        noticed = evidence.get("detect_s")
+        after = f" within {milliseconds(noticed)}" if isinstance(noticed, int | float) else ""
+        return f"{who} {what}: noticed on {verdict['node']}{after}"
+
+    return write
+
+
+def _planned(b: Mapping[str, Any], _: _Name) -> str:
+    return f"new plan: {b['difference'] or 'same layout'} ({b['reason']}), decided in {milliseconds(b['plan_s'])}"
+
+
+def _applied(b: Mapping[str, Any], _: _Name) -> str:
+    proof = (
+        "proof holds"
+        if all(b["proof"].values())
+        else "PROOF FAILED: " + ", ".join(k for k, v in b["proof"].items() if not v)
+    )
+    return f"training goes on after {milliseconds(b['phases_s'].get('total'))}, {size(b['bytes_moved'])} moved, {proof}"
+
+
+_WRITERS: dict[str, Callable[[Mapping[str, Any], _Name], str]] = {
+    "NodeJoined": lambda b, _: f"node {b['node']} joined with {b['num_slots']} slots",
+    "NodeLeft": lambda b, _: f"node {b['node']} left in order",
+    "WorkerExited": _exited,
+    "WorkerStalled": _stalled,
+    "LinkBroken": _link,
+    "WorkerLost": _verdict("stopped"),
+    "WorkerFrozen": _verdict("frozen and fenced"),
+    "NodeLost": _verdict("stopped with its node"),
+    "LinkLost": _verdict("lost a link"),
+    "JobSubmitted": lambda b, _: f"job submitted: {b['spec'].get('iterations', '?')} iterations",
+    "JobStarted": lambda b, _: f"job started on {len(b['ranks'])} devices",
+    "ReconfigurationPlanned": _planned,
+    "ReconfigurationApplied": _applied,
+    "ReconfigurationRejected": lambda b, _: f"plan refused: {b['reason']}",
+    "ReconfigurationSuperseded": lambda b, _: f"plan superseded: {b['reason']}",
+    "JobFinished": lambda b, _: f"job finished: {b['committed']} of {b['iterations']} iterations committed",
+    "JobFailed": lambda b, _: f"job failed: {b['reason']}",
+}
