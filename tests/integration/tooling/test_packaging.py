@@ -88,7 +88,7 @@ def test_the_installed_wheel_makes_a_database(installed: Path, tmp_path: Path) -
 
 
 def test_the_installed_command_answers(installed: Path, tmp_path: Path) -> None:
-    assert "resihp demo" in run(installed.with_name("resihp"), "--help", cwd=tmp_path)
+    assert "Example: resihp demo" in run(installed.with_name("resihp"), "demo", "--help", cwd=tmp_path)
 
 
 def test_the_lock_pins_everything_the_project_asks_for() -> None:
