@@ -16,7 +16,7 @@ from resihp_plan.model import ModelSpec
 MAX_HELD = 2
 """Layouts that a rank holds at most: the old and the new one during a change."""
 _LAYOUT = "q32s"
-_STRUCT = struct.Struct(f"<32sq?q{_LAYOUT}{_LAYOUT}qqqqdd")
+_STRUCT = struct.Struct(f"<32sq?q{_LAYOUT}{_LAYOUT}qqqqqqdd")
 HEADER_BYTES = _STRUCT.size
 _NO_LAYOUT = (0, b"")
 
@@ -36,10 +36,14 @@ class Synchronised:
 
 @dataclass(frozen=True)
 class Applied:
-    """The last vote that a rank saw: enough for another one to apply the same step."""
+    """The last step that a rank applied: enough for another one to apply the same to the gradients that it kept."""
 
     iteration: int
+    epoch: int
+    """In which it was voted."""
     tokens: int
+    samples: int
+    """Documents of all iterations so far, each counted exactly once by a vote."""
     norm: float
     loss: float
 
@@ -63,7 +67,7 @@ class Header:
         layouts = [(epoch, bytes.fromhex(digest)) for epoch, digest in self.held]
         layouts += [_NO_LAYOUT] * (MAX_HELD - len(layouts))
         kept = self.kept or Synchronised(0, 0)
-        applied = self.applied or Applied(0, 0, 0.0, 0.0)
+        applied = self.applied or Applied(0, 0, 0, 0, 0.0, 0.0)
         return _STRUCT.pack(
             bytes.fromhex(self.plan_digest),
             self.committed,
@@ -73,7 +77,9 @@ class Header:
             kept.iteration,
             kept.epoch,
             applied.iteration,
+            applied.epoch,
             applied.tokens,
+            applied.samples,
             applied.norm,
             applied.loss,
         )
@@ -82,14 +88,14 @@ class Header:
     def unpack(cls, raw: bytes) -> Header:
         """Inverse of `pack`."""
         digest, committed, original, count, e1, d1, e2, d2, *rest = _STRUCT.unpack(raw)
-        kept_iteration, kept_epoch, iteration, tokens, norm, loss = rest
+        kept_iteration, kept_epoch, iteration, epoch, tokens, samples, norm, loss = rest
         return cls(
             digest.hex(),
             committed,
             original,
             ((e1, d1.hex()), (e2, d2.hex()))[:count],
             Synchronised(kept_iteration, kept_epoch) if kept_iteration else None,
-            Applied(iteration, tokens, norm, loss) if iteration else None,
+            Applied(iteration, epoch, tokens, samples, norm, loss) if iteration else None,
         )
 
 
@@ -117,8 +123,9 @@ def conclude(
 ) -> Conclusion:
     """What the headers (plan rank -> header) mean for the epoch of `plan`, whose layout is `target`.
 
-    `known`: plans by epoch that a holding may refer to. The base is the layout, among those whose live holders together
-    have every slice, that needs the least data moved. Raises `JoinRefused` if digests differ or state is lost.
+    `known`: plans by epoch that a holding may refer to. The base is, among the layouts whose live holders together have
+    every slice, the one with the most holders, then with the least data to move. Raises `JoinRefused` if digests differ
+    or state is lost.
     """
     _same_plan(headers, plan)
     holders = {rank: h for rank, h in headers.items() if h.held}
@@ -127,11 +134,9 @@ def conclude(
             raise JoinRefused("state lost: no member of the epoch holds any")
         return Conclusion(0, frozenset(), None, None, None, frozenset())
     newest = max(h.committed for h in holders.values())
-    settle = frozenset(rank for rank, h in holders.items() if _can_settle(h, newest))
+    applied = next((h.applied for h in holders.values() if h.committed == newest and h.applied), None)
+    settle = frozenset(rank for rank, h in holders.items() if _can_settle(h, newest, applied))
     held = {rank: _held_after(h, newest, rank in settle) for rank, h in holders.items()}
-    applied = next((h.applied for h in holders.values() if h.applied and h.applied.iteration == newest), None)
-    if settle and applied is None:
-        raise JoinRefused(f"nobody knows the outcome of the vote of iteration {newest}")
     base, moves = _choose_base(held, target, model, known, node_of)
     stale = frozenset(rank for rank, layouts in held.items() if not layouts)
     return Conclusion(newest, settle, applied, base, moves, stale)
@@ -143,13 +148,14 @@ def _same_plan(headers: Mapping[int, Header], plan: ParallelPlan) -> None:
         raise JoinRefused(f"ranks {others} have another plan of epoch {plan.epoch} than {plan.digest[:16]}")
 
 
-def _can_settle(header: Header, newest: int) -> bool:
-    """It missed the vote of `newest` but has the gradients of it, in a layout that it holds."""
+def _can_settle(header: Header, newest: int, applied: Applied | None) -> bool:
+    """It missed the outcome of the vote of `newest`, but has the very gradients that were voted on."""
     kept = header.kept
     return (
         header.committed == newest - 1
         and kept is not None
-        and kept.iteration == newest
+        and applied is not None
+        and (kept.iteration, kept.epoch) == (newest, applied.epoch)
         and any(epoch == kept.epoch for epoch, _ in header.held)
     )
 
@@ -170,22 +176,19 @@ def _choose_base(
     known: Mapping[int, ParallelPlan],
     node_of: Mapping[int, str] | None,
 ) -> tuple[Layout, Transfers]:
-    candidates = sorted({pair for pairs in held.values() for pair in pairs}, reverse=True)
-    best: tuple[int, Layout, Transfers] | None = None
+    best: tuple[tuple[int, int], Layout, Transfers] | None = None
     missing: tuple[tuple[str, int, int], ...] = ()
-    for epoch, digest in candidates:
+    for epoch, digest in sorted({pair for pairs in held.values() for pair in pairs}, reverse=True):
         old = known.get(epoch)
         if old is None or old.digest != digest:
             raise JoinRefused(f"state is held in the layout of epoch {epoch} ({digest[:16]}), whose plan is not known")
         base = layout(old, model)
         alive = {rank for rank, pairs in held.items() if (epoch, digest) in pairs}
         moves = transfers(base, target, alive=alive, node_of=node_of)
-        if moves.missing:
-            missing = missing or moves.missing
-            continue
-        size = moves.num_elements(model)
-        if best is None or size < best[0]:
-            best = (size, base, moves)
+        missing = missing or moves.missing
+        order = (-len(alive), moves.num_elements(model))
+        if not moves.missing and (best is None or order < best[0]):
+            best = (order, base, moves)
     if best is None:
         names = ", ".join(f"{name}[{a}:{b}]" for name, a, b in missing[:3])
         raise JoinRefused(f"state lost: no live holder of {len(missing)} slices ({names}, ...)")

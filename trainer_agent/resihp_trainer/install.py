@@ -1,0 +1,138 @@
+"""From a plan to a running epoch: rebuild the groups, join, settle, move state, be ready (docs/protocol.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from resihp_messages.link import InstallPlan
+from resihp_messages.page import PageState
+from resihp_plan import Bucket, Layout, Op, ParallelPlan, gradient_buckets, groups, layout, program
+from resihp_plan import group_name as group_name_of
+from resihp_plan.groups import GroupKind
+from resihp_trainer.comm.port import EpochGroups, Group
+from resihp_trainer.context import Context
+from resihp_trainer.interpreter import Interpreter
+from resihp_trainer.join import Header, JoinRefused, conclude
+from resihp_trainer.model import Stage, TensorParallel
+from resihp_trainer.moves import Moved, move_state
+from resihp_trainer.pipeline import Pipeline
+from resihp_trainer.shards import ShardSet
+from resihp_trainer.state import TrainingState
+
+
+@dataclass(frozen=True)
+class ActiveEpoch:
+    """A verified epoch that this rank works in. `interpreter` is None on standby ranks."""
+
+    command: InstallPlan
+    plan: ParallelPlan
+    groups: EpochGroups
+    held: ShardSet
+    interpreter: Interpreter | None
+    ops: tuple[Op, ...]
+    buckets: tuple[Bucket, ...]
+    """Those of this rank."""
+    rebuild_s: float
+    move_s: float
+    bytes_received: int
+    installed_at: float
+
+    @property
+    def world(self) -> Group:
+        return self.groups["world"]
+
+
+def install(
+    context: Context,
+    state: TrainingState,
+    command: InstallPlan,
+    plan: ParallelPlan,
+    on_built: Callable[[EpochGroups], None],
+    on_joined: Callable[[], None],
+) -> ActiveEpoch:
+    """Install an accepted plan. `on_built` gets the groups as soon as they exist, for whoever has to retire them;
+    `on_joined` is called after the first collective of the new world.
+
+    Raises `EpochAborted`, `CommunicationFailed`, or `JoinRefused`, which every member then raises. The state is left as
+    before or as after the settling, and both are right.
+    """
+    clock, page, rank = context.clock, context.page, context.rank
+    start = clock()
+    page.place(epoch=plan.epoch, iteration=state.committed, state=PageState.REBUILDING)
+    built = context.communicator.build(plan.epoch, groups(plan, context.model), rank, command.store_address)
+    on_built(built)
+    world = built["world"]
+    headers = _exchange(world, state.header(plan))
+    on_joined()
+    rebuilt = clock()
+    page.place(epoch=plan.epoch, iteration=state.committed, state=PageState.MOVING)
+    target = layout(plan, context.model)
+    conclusion = conclude(headers, plan, target, context.model, state.known)
+    base = state.settle(rank, conclusion)
+    if conclusion.moves is None:
+        fresh = ShardSet.initial(target, rank, seed=context.spec.seed, dtype=context.dtype, tick=page.tick)
+        moved = Moved(fresh, 0, True)
+    else:
+        moved = move_state(base, target, conclusion.moves, world, rank, context.dtype, page.tick)
+    _ready(world, state, moved, plan.epoch)
+    done = clock()
+    interpreter = _interpreter(context, plan, target, built, moved.held)
+    return ActiveEpoch(
+        command=command,
+        plan=plan,
+        groups=built,
+        held=moved.held,
+        interpreter=interpreter,
+        ops=program(plan).ops[rank],
+        buckets=tuple(b for b in gradient_buckets(plan, context.model) if rank in b.owners),
+        rebuild_s=rebuilt - start,
+        move_s=done - rebuilt,
+        bytes_received=moved.bytes_received,
+        installed_at=done,
+    )
+
+
+def _exchange(world: Group, header: Header) -> dict[int, Header]:
+    mine = torch.frombuffer(bytearray(header.pack()), dtype=torch.uint8)
+    parts = [torch.empty_like(mine) for _ in world.ranks]
+    world.all_gather(parts, mine).wait()
+    return {rank: Header.unpack(part.numpy().tobytes()) for rank, part in zip(world.ranks, parts, strict=True)}
+
+
+def _ready(world: Group, state: TrainingState, moved: Moved, epoch: int) -> None:
+    """The barrier behind which everybody holds the new layout.
+
+    This rank holds it from now on, whether it sees the end of the barrier or not: others may have seen it.
+    """
+    if moved.is_verified:
+        state.holdings[epoch] = moved.held
+    verified = torch.tensor([1.0 if moved.is_verified else 0.0], dtype=torch.float64)
+    world.all_reduce(verified, "min").wait()
+    if not verified.item():
+        state.holdings.pop(epoch, None)
+        raise JoinRefused("a state packet does not have the digest that its sender computed")
+
+
+def _interpreter(
+    context: Context, plan: ParallelPlan, target: Layout, built: EpochGroups, held: ShardSet
+) -> Interpreter | None:
+    position = plan.position(context.rank)
+    if position is None:
+        return None
+    replica, stage_index, _ = position
+    stage = plan.replicas[replica].stages[stage_index]
+    tp_group = built[group_name_of(GroupKind.TP, stage.ranks)] if len(stage.ranks) > 1 else None
+    leaves = {name: p.detach().requires_grad_() for name, p in held.parameters.items()}
+    model = Stage(
+        context.model,
+        stage.layer_start,
+        stage.layer_stop,
+        leaves,
+        TensorParallel(tp_group, context.page.tick),
+        held.vocab_start,
+    )
+    pipeline = Pipeline(plan, context.rank, built, tp_group, context.model.hidden, context.dtype)
+    return Interpreter(model, pipeline, leaves, context.waits, context.page.operation, context.clock)

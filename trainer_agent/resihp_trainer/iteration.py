@@ -1,0 +1,110 @@
+"""One iteration in an epoch: program, gradient sums, vote, commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from resihp_messages import FaultPoint
+from resihp_plan import slice_batch
+from resihp_trainer.context import Context
+from resihp_trainer.data import Batch, documents
+from resihp_trainer.gradients import Gradients, GradientSync
+from resihp_trainer.install import ActiveEpoch
+from resihp_trainer.interpreter import Work
+from resihp_trainer.join import Applied
+from resihp_trainer.model import MicroBatch
+from resihp_trainer.state import Kept, TrainingState
+from resihp_trainer.vote import Ballot, Outcome, count
+
+
+class IterationRefused(Exception):
+    """The vote said no, with the same reason on every rank: the job cannot go on."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A committed iteration as this rank saw it."""
+
+    outcome: Outcome
+    work: Work
+
+
+def run_iteration(context: Context, active: ActiveEpoch, state: TrainingState, pending_epoch: int) -> Step:
+    """Run and commit iteration `state.committed + 1`. `pending_epoch`: the held planned epoch, or 0.
+
+    Raises `EpochAborted` and `CommunicationFailed` with `state` as the last commit left it (except for `kept`), and
+    `IterationRefused`.
+    """
+    iteration = state.committed + 1
+    batch = documents(context.corpus, context.spec.batch, context.spec.seed, iteration)
+    context.waits.reset()
+    work, covered = _execute(context, active, batch)
+    gradients = _synchronise(context, active, iteration)
+    state.kept = Kept(active.plan.epoch, gradients)
+    ballot = _ballot(work, covered, batch, gradients, pending_epoch)
+    total = ballot.vector(len(batch.documents))
+    pending = active.world.all_reduce(total)
+    context.faults.strike(FaultPoint.VOTE, iteration)
+    pending.wait()
+    outcome = count(
+        total,
+        iteration,
+        world_size=len(active.plan.world),
+        expected_tokens=batch.num_tokens,
+        epoch=active.plan.epoch,
+    )
+    if outcome.refusal:
+        raise IterationRefused(f"iteration {iteration}: {outcome.refusal}")
+    samples = outcome.samples_once + (state.applied.samples if state.applied else 0)
+    applied = Applied(iteration, active.plan.epoch, outcome.tokens, samples, outcome.norm, outcome.loss)
+    state.commit(active.plan.epoch, applied, lambda: context.faults.strike(FaultPoint.OPTIMIZER, iteration))
+    context.waits.update()
+    return Step(outcome, work)
+
+
+def _execute(context: Context, active: ActiveEpoch, batch: Batch) -> tuple[Work, list[int]]:
+    """Run this rank's program; also returns the documents whose loss this rank answers for."""
+    strike_at = 0
+
+    def before_forward(micro_batch: int) -> None:
+        if micro_batch == strike_at:
+            context.faults.strike(FaultPoint.COMPUTE, batch.iteration)
+
+    interpreter, position = active.interpreter, active.plan.position(context.rank)
+    if interpreter is None or position is None:
+        before_forward(0)  # a standby rank dies here too
+        return Work(), []
+    replica, _, tp_index = position
+    sliced = slice_batch(
+        batch.documents,
+        active.plan,
+        context.model,
+        tokens_per_micro_batch=context.spec.batch.tokens_per_micro_batch,
+    ).micro_batches[replica]
+    if not sliced:
+        before_forward(0)
+    strike_at = min(1, len(sliced) - 1)
+    work = interpreter.run(
+        active.ops, [MicroBatch.of([batch.texts[i] for i in docs]) for docs in sliced], before_forward
+    )
+    answers = tp_index == 0
+    return work, [i for m in work.finished for i in sliced[m]] if answers else []
+
+
+def _synchronise(context: Context, active: ActiveEpoch, iteration: int) -> Gradients:
+    sync = GradientSync(active.held, active.buckets, active.groups)
+    sync.launch(active.interpreter.gradients() if active.interpreter else {})
+    context.faults.strike(FaultPoint.GRADIENT, iteration)
+    return sync.finish(iteration)
+
+
+def _ballot(work: Work, covered: list[int], batch: Batch, gradients: Gradients, pending_epoch: int) -> Ballot:
+    """Loss and tokens count on the ranks that answer for documents, so each is summed once."""
+    return Ballot(
+        ok=True,
+        norm_sq=gradients.norm_sq,
+        tokens=sum(batch.documents[i].length for i in covered),
+        loss=work.loss if covered else 0.0,
+        pending_epoch=pending_epoch,
+        covered=covered,
+    )
