@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Protocol
 
 import nats.errors
@@ -253,7 +253,7 @@ class JetStreamBus:
 
     async def replay(
         self, kind: Kind, *, after_sequence: int | None, job: str = "*", detail: str = "*"
-    ) -> AsyncIterator[Stored]:
+    ) -> AsyncGenerator[Stored, None]:
         replay = Replay(self._require(), stream_of(kind).name, pattern(job, kind, detail), after_sequence, self.stats)
         self._replays.add(replay)
         messages = replay.messages()
@@ -262,7 +262,7 @@ class JetStreamBus:
                 yield stored
         finally:
             self._replays.discard(replay)
-            await messages.aclose()  # type: ignore[attr-defined]
+            await messages.aclose()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -210,7 +210,7 @@ class MemoryBus:
 
     async def replay(
         self, kind: Kind, *, after_sequence: int | None, job: str = "*", detail: str = "*"
-    ) -> AsyncIterator[Stored]:
+    ) -> AsyncGenerator[Stored, None]:
         broker, wanted, decoder = self._require(), pattern(job, kind, detail), Decoder(self.stats)
         stream = broker.streams[stream_of(kind).kind]
         position = len(stream) if after_sequence is None or after_sequence < 0 else after_sequence

@@ -6,7 +6,7 @@ permission: trying again is useless).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -112,5 +112,5 @@ class Bus(Protocol):
 
     def replay(
         self, kind: Kind, *, after_sequence: int | None, job: str = "*", detail: str = "*"
-    ) -> AsyncIterator[Stored]:
+    ) -> AsyncGenerator[Stored, None]:
         """Every stored message after `after_sequence` (None: from now on), then live ones, in order, until closed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -47,7 +47,7 @@ class Replay:
         self._stopped = True
         self._interrupt()
 
-    async def messages(self) -> AsyncIterator[Stored]:
+    async def messages(self) -> AsyncGenerator[Stored, None]:
         """Every valid message in order. Malformed ones are counted and skipped."""
         sub: JetStreamContext.PullSubscription | None = None
         self._link.on_change.append(self._interrupt)
