@@ -71,8 +71,9 @@ class FrameHandler:
 
     def _finished(self, job: LocalJob, worker: Worker, frame: link.Finished) -> None:
         worker.leave(Leaving.FINISHED, self._clock())
-        for epoch, report in job.columns.flush():
-            self._announcer.report(report, job=job.name, epoch=epoch)
+        if all(other.leaving is Leaving.FINISHED for other in job.workers.values()):
+            for epoch, report in job.columns.flush():
+                self._announcer.report(report, job=job.name, epoch=epoch)
         body = ack.WorkerFinished(
             node=self._node,
             rank=worker.rank,
