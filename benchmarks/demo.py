@@ -79,22 +79,15 @@ class RunningDemo:
 
 @contextlib.asynccontextmanager
 async def demo(arguments: Sequence[str]) -> AsyncIterator[RunningDemo]:
-    """Start `resihp demo --headless --json ... <arguments>`; on exit it is interrupted if it still runs, and waited for."""
+    """Start `resihp demo --headless --json ... <arguments>`; what still runs on exit is interrupted and waited for."""
     with tempfile.TemporaryDirectory(prefix="resihp-bench-") as folder:
         home = Path(folder)
         log = home / "demo.log"
         with log.open("wb") as out:
+            command = (sys.executable, "-m", "resihp_cli", "demo", "--headless", "--json", str(home / "out.json"))
             process = await asyncio.create_subprocess_exec(
-                *(
-                    sys.executable,
-                    "-m",
-                    "resihp_cli",
-                    "demo",
-                    "--headless",
-                    "--json",
-                    str(home / "out.json"),
-                    *arguments,
-                ),
+                *command,
+                *arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -2,8 +2,8 @@
 
     python -m benchmarks.recovery --runs 10
 
-Net time = `total_s` (last sign of life of the victim -> commit of the redone iteration) minus one median iteration, since an undisturbed
-job would have needed that one, too. Each run is a whole `resihp demo`.
+Net time = `total_s` (last sign of life of the victim -> commit of the redone iteration) minus one median iteration,
+since an undisturbed job would have needed that one, too. Each run is a whole `resihp demo`.
 """
 
 from __future__ import annotations
@@ -77,8 +77,14 @@ def render(runs: Sequence[Run]) -> str:
         figures = (s.median, s.low, s.high, s.minimum, s.maximum)
         rows.append([name, *(milliseconds(v) for v in figures)])
     single = [
-        [f"{r.rank} {r.point}", r.difference, milliseconds(r.net_s), *(milliseconds(r.phases_s[p]) for p in PHASES)]
-        + [milliseconds(r.iteration_s), f"{r.bytes_moved:,}"]
+        [
+            f"{r.rank} {r.point}",
+            r.difference,
+            milliseconds(r.net_s),
+            *(milliseconds(r.phases_s[phase]) for phase in PHASES),
+            milliseconds(r.iteration_s),
+            f"{r.bytes_moved:,}",
+        ]
         for r in runs
     ]
     return "\n\n".join(
@@ -94,21 +100,16 @@ def render(runs: Sequence[Run]) -> str:
 async def main(runs: int) -> None:
     facts = {
         **machine(),
-        "job": f"{ITERATIONS} iterations, kill in iteration {KILL_AT}, float32, 8 workers (TP 2 x PP 2 x DP 2, gloo, loopback), "
-        "one agent, defaults otherwise",
+        "job": f"{ITERATIONS} iterations, kill in iteration {KILL_AT}, float32, 8 workers "
+        "(TP 2 x PP 2 x DP 2, gloo, loopback), one agent, defaults otherwise",
     }
     done: list[Run] = []
     for rank, point in cases(runs):
         run = await measure(rank, point)
         done.append(run)
         print(f"rank {rank} {point}: net {milliseconds(run.net_s)} ms, {run.phases_s}", flush=True)
-    path = write(
-        "recovery",
-        "Recovery from the loss of a worker",
-        f"python -m benchmarks.recovery --runs {runs}",
-        facts,
-        render(done),
-    )
+    command = f"python -m benchmarks.recovery --runs {runs}"
+    path = write("recovery", "Recovery from the loss of a worker", command, facts, render(done))
     print(f"net median {milliseconds(Spread.of([r.net_s for r in done]).median)} ms; {path}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
@@ -44,7 +45,7 @@ class Spread:
 def percentile(values: Sequence[float], q: float) -> float:
     """Nearest-rank percentile, q in (0, 100]."""
     ordered = sorted(values)
-    return ordered[max(0, -(-len(ordered) * q // 100).__int__() - 1)]
+    return ordered[max(0, math.ceil(len(ordered) * q / 100) - 1)]
 
 
 def milliseconds(seconds: float) -> str:
@@ -59,18 +60,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def machine() -> Mapping[str, str]:
     """What a reader needs to judge the figures."""
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.processor(),
-    )
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in LIBRARIES)
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), platform.processor())
+    memory = psutil.virtual_memory().total / 2**30
+    libraries = ", ".join(f"{name} {metadata.version(name)}" for name in LIBRARIES)
+    own = f"resihp {metadata.version('resihp')} ({_commit()}), Python {platform.python_version()}"
     return {
-        "machine": f"{os.cpu_count()} cores ({model}), {psutil.virtual_memory().total / 2**30:.0f} GiB, {platform.platform()}",
-        "versions": f"resihp {metadata.version('resihp')} ({_commit()}), Python {platform.python_version()}, {versions}",
+        "machine": f"{os.cpu_count()} cores ({model}), {memory:.0f} GiB, {platform.platform()}",
+        "versions": f"{own}, {libraries}",
         "load before the run": f"{os.getloadavg()[0]:.2f} (1 minute)",
     }
 
