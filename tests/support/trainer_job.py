@@ -1,0 +1,241 @@
+"""Plays the agents for a job of real workers: configures them, delivers plans, notices deaths and freezes, aborts.
+
+Everything that a worker sees is what a real agent would send; what differs is that plans come from the test.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from resihp_messages import JobSpec
+from resihp_messages.link import (
+    HEADER,
+    AbortEpoch,
+    Configure,
+    DownFrame,
+    Failed,
+    Finished,
+    FinishNow,
+    Hello,
+    InstallPlan,
+    IterationCommitted,
+    PlanInstalled,
+    UpFrame,
+    frame,
+    parse_up,
+    payload_length,
+)
+from resihp_plan import ParallelPlan
+
+from support.zygote_client import SpawnedWorker, ZygoteClient
+
+F = TypeVar("F")
+HANG_S = 60.0
+"""Generous bound: a job that makes no step towards its end for this long hangs."""
+STALL_S = 1.0
+
+
+class TrainerJob:
+    """One job's workers on a zygote that several jobs may share. `frames[rank]` is everything a rank ever sent."""
+
+    def __init__(self, zygote: ZygoteClient, store: str, spec: JobSpec, ranks: Iterable[int]) -> None:
+        self.zygote, self.store, self.spec = zygote, store, spec
+        self.workers: dict[int, SpawnedWorker] = {}
+        self.frames: dict[int, list[UpFrame]] = {}
+        self.dead: dict[int, int] = {}
+        """Rank -> exit code of workers that ended without `Finished`."""
+        self.plans: list[ParallelPlan] = []
+        self.noticed_s = 0.0
+        self._buffers: dict[int, bytearray] = {}
+        self._selector = selectors.DefaultSelector()
+        self._pidfds: dict[int, int] = {}
+        for rank in ranks:
+            self.start(rank)
+        self.wait(lambda: all(self.last(r, Hello) for r in self.workers), "hello")
+
+    # --- down -----------------------------------------------------------------------------------------------------
+
+    def start(self, rank: int) -> None:
+        """Fork a worker and configure it."""
+        worker = self.zygote.spawn(rank, self.spec.name)
+        self.workers[rank], self.frames[rank], self._buffers[rank] = worker, [], bytearray()
+        self._pidfds[rank] = os.pidfd_open(worker.pid)
+        self._selector.register(worker.link, selectors.EVENT_READ, rank)
+        self._selector.register(self._pidfds[rank], selectors.EVENT_READ, rank)
+        self.send([rank], Configure(job=self.spec.name, rank=rank, node="n0", comm_host="127.0.0.1", spec=self.spec))
+
+    def send(self, ranks: Iterable[int], message: DownFrame) -> None:
+        """Send a frame to living workers."""
+        for rank in ranks:
+            if rank in self.workers:
+                try:
+                    self.workers[rank].link.sendall(frame(message))
+                except OSError:  # it has just ended; the pidfd will say so
+                    continue
+
+    def install(self, plan: ParallelPlan, mode: str, ranks: Collection[int] | None = None) -> None:
+        """Deliver a plan to its world, with all earlier plans as possible bases."""
+        command = InstallPlan.model_validate(
+            {
+                "mode": mode,
+                "epoch": plan.epoch,
+                "reconfiguration_id": f"rc{plan.epoch}",
+                "plan": plan.to_dict(),
+                "digest": plan.digest,
+                "base_plans": [p.to_dict() for p in self.plans],
+                "store_address": self.store,
+                "dead_ranks": sorted(self.dead),
+            }
+        )
+        if plan not in self.plans:
+            self.plans.append(plan)
+        self.send(plan.world if ranks is None else ranks, command)
+
+    def abort(self, dead: Collection[int] = (), epoch: int = 0) -> None:
+        """Tell every worker about deaths (or a broken epoch), as the agents do."""
+        message = AbortEpoch(dead_ranks=tuple(dead), epoch=epoch, noticed_s=self.noticed_s, reason="test")
+        self.send(list(self.workers), message)
+
+    # --- up -------------------------------------------------------------------------------------------------------
+
+    def last(self, rank: int, kind: type[F]) -> F | None:
+        """The newest frame of a kind from a rank."""
+        return next((f for f in reversed(self.frames[rank]) if isinstance(f, kind)), None)
+
+    def all(self, kind: type[F], epoch: int | None = None) -> list[tuple[int, F]]:
+        """(rank, frame) of every frame of a kind, of one epoch if given."""
+        return [
+            (rank, f)
+            for rank, frames in self.frames.items()
+            for f in frames
+            if isinstance(f, kind) and (epoch is None or getattr(f, "epoch", None) == epoch)
+        ]
+
+    def committed(self, rank: int) -> int:
+        """The newest iteration that a rank reported."""
+        step = self.last(rank, IterationCommitted)
+        return step.iteration if step else 0
+
+    def is_installed(self, plan: ParallelPlan) -> bool:
+        """Whether every living rank of the plan's world said so."""
+        said = {rank for rank, _ in self.all(PlanInstalled, plan.epoch)}
+        return set(plan.world) <= said | set(self.dead)
+
+    def pump(self, timeout_s: float = 0.05) -> list[int]:
+        """Read what has arrived; returns ranks that died just now (fenced ones included)."""
+        died = []
+        for key, _ in self._selector.select(timeout_s):
+            rank = key.data
+            if key.fileobj == self._pidfds.get(rank):
+                died += self._bury(rank)
+            elif rank in self.workers:
+                self._read(rank)
+        for rank, worker in list(self.workers.items()):
+            progress = worker.page.read()
+            if progress.fault_at_s and worker.state() == "T" and time.monotonic() - progress.alive_at_s > STALL_S:
+                self.noticed_s = time.monotonic()
+                os.killpg(worker.pid, signal.SIGKILL)
+        return died
+
+    def wait(self, condition: Callable[[], bool], what: str, timeout_s: float = HANG_S) -> None:
+        """Pump until the condition holds; unexpected deaths fail the test."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            died = self.pump()
+            assert not died, f"ranks {died} died while waiting for {what}: {self.logs(died)}"
+            self.check_failures()
+            assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}; {self.situation()}"
+
+    def run(
+        self,
+        on_loss: Callable[[ParallelPlan, list[int]], ParallelPlan] | None = None,
+        on_pump: Callable[[], None] | None = None,
+    ) -> None:
+        """Serve the job to its end: after deaths, abort and deliver the plan that `on_loss(newest plan, dead)` returns.
+        `on_pump` is called all the time (planned changes, more faults). Returns when every living worker has finished."""
+        deadline = time.monotonic() + HANG_S
+        heard = 0
+        while self.workers:
+            died = self.pump()
+            self.check_failures()
+            lost = [rank for rank in died if not self.last(rank, Finished)]
+            if lost:
+                self.abort(lost)
+                if any(self.last(rank, Finished) for rank in self.frames):
+                    self.send(list(self.workers), FinishNow())
+                else:
+                    assert on_loss is not None, f"ranks {lost} died: {self.logs(lost)}"
+                    self.install(on_loss(self.plans[-1], lost), "recovery")
+            if on_pump is not None:
+                on_pump()
+            now_heard = sum(len(f) for f in self.frames.values())
+            if now_heard != heard:
+                heard, deadline = now_heard, time.monotonic() + HANG_S
+            assert time.monotonic() < deadline, f"nothing happened for {HANG_S} s; {self.situation()}"
+
+    def check_failures(self) -> None:
+        """A `Failed` frame fails the test at once."""
+        failed = self.all(Failed)
+        assert not failed, f"{failed}: {self.logs(r for r, _ in failed)}"
+
+    def situation(self) -> str:
+        """For the text of failures."""
+        return "; ".join(
+            f"rank {r}: {w.page.read().state.name} e{w.page.read().epoch} i{w.page.read().iteration}, "
+            f"last frame {self.frames[r][-1] if self.frames[r] else None}"
+            for r, w in self.workers.items()
+        )
+
+    def logs(self, ranks: Iterable[int]) -> str:
+        """Ends of the workers' logs."""
+        return "\n".join(f"rank {r}: {(self.zygote.folder / f'rank{r}.log').read_text()[-3000:]}" for r in ranks)
+
+    def close(self) -> None:
+        """Kill what is left."""
+        for rank in list(self.workers):
+            os.killpg(self.workers[rank].pid, signal.SIGKILL)
+            self._bury(rank)
+
+    def _read(self, rank: int) -> None:
+        link, buffer = self.workers[rank].link, self._buffers[rank]
+        try:
+            data = link.recv(1 << 16)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._selector.unregister(link)
+        buffer += data
+        while len(buffer) >= HEADER.size:
+            size = HEADER.size + payload_length(bytes(buffer[: HEADER.size]))
+            if len(buffer) < size:
+                break
+            self.frames[rank].append(parse_up(bytes(buffer[HEADER.size : size])))
+            del buffer[:size]
+
+    def _bury(self, rank: int) -> list[int]:
+        """The process is gone: read its last frames. Returns the rank if it was an unexpected end."""
+        worker = self.workers[rank]
+        self.noticed_s = time.monotonic()
+        while any(k.fileobj is worker.link for k in self._selector.get_map().values()):
+            self._read(rank)
+        del self.workers[rank]
+        self._selector.unregister(self._pidfds[rank])
+        os.close(self._pidfds.pop(rank))
+        worker.link.close()
+        code = self.zygote.wait_exit(worker.pid)
+        if code == 0:
+            return []
+        self.dead[rank] = code
+        return [rank]
+
+
+def result_folder(job: TrainerJob) -> Path:
+    """Where the job's last plan left its shards."""
+    assert job.spec.output_dir is not None
+    return Path(job.spec.output_dir) / "final" / f"e{job.plans[-1].epoch}"
