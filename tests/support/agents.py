@@ -123,7 +123,7 @@ class Hand:
 @contextlib.asynccontextmanager
 async def running_agent(settings: AgentSettings, bus: Bus, *, incarnation: str = "a1") -> AsyncIterator[Agent]:
     """A serving agent; leaves in order. An error that ended it is raised."""
-    agent = bootstrap(settings, bus=bus, clock=time.monotonic, incarnation=incarnation)
+    agent = bootstrap(settings.model_copy(update={"incarnation": incarnation}), bus=bus, clock=time.monotonic)
     task = asyncio.get_running_loop().create_task(agent.run())
     try:
         await wait_for(lambda: agent.is_ready or task.done(), 15.0, what="agent ready")

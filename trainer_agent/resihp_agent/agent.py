@@ -36,7 +36,9 @@ class Agent:
         self._bus = bus
         self._incarnation = incarnation
         self._clock = clock
-        self._stopping = asyncio.Event()
+        self.stopping = asyncio.Event()
+        """Set it (or call `stop`) to make the agent leave in order."""
+        self.on_ready: Callable[[], None] = lambda: None
         self._fatal: AgentError | None = None
         self._zygote: Zygote | None = None
         self._store_pid = 0
@@ -46,13 +48,20 @@ class Agent:
         self.announcer = Announcer(bus, self.outbox, node=settings.node, incarnation=incarnation)
         frames = FrameHandler(self.announcer, node=settings.node, clock=clock, link_grace_s=settings.link_grace_s)
         self.supervisor = Supervisor(settings, self.announcer, clock=clock, on_frame=frames)
+        self._commands: CommandHandler | None = None
         self.is_ready = False
-        self.turned_s = clock()
-        """When the main loop last turned."""
+
+    @property
+    def has_zygote(self) -> bool:
+        return self._zygote is not None and self._fatal is None
+
+    @property
+    def num_refused_commands(self) -> int:
+        return self._commands.num_refused if self._commands is not None else 0
 
     def stop(self) -> None:
         """Leave in order. Idempotent; may be called from a signal handler of the loop."""
-        self._stopping.set()
+        self.stopping.set()
 
     async def run(self) -> None:
         """Start, serve, and leave nothing behind. Raises `BusUnavailable` if the bus is not there at the start."""
@@ -62,7 +71,7 @@ class Agent:
                 await self._start_zygote()
                 async with self._background():
                     await self._join()
-                    await self._stopping.wait()
+                    await self.stopping.wait()
                     self.is_ready = False
                     await self._leave()
             finally:
@@ -109,7 +118,7 @@ class Agent:
             on_declared_lost=self._declared_lost,
         )
         ledger = FencingLedger(self._settings.work_dir / "fencing.json")
-        commands = CommandHandler(
+        self._commands = CommandHandler(
             self._settings,
             self.supervisor,
             self.announcer,
@@ -119,9 +128,12 @@ class Agent:
         )
         await self._bus.listen(Kind.EVENT, peers)
         self._announce()
-        await self._bus.consume(f"agent-{self._settings.node}", Kind.COMMAND, commands, detail=self._settings.node)
+        await self._bus.consume(
+            f"agent-{self._settings.node}", Kind.COMMAND, self._commands, detail=self._settings.node
+        )
         self.is_ready = True
-        log.info("agent_ready", node=self._settings.node, token=ledger.token, incarnation=self._incarnation)
+        self.on_ready()
+        log.info("agent_ready", node=node, token=ledger.token, incarnation=self._incarnation)
 
     def _announce(self) -> None:
         self.announcer.say(event.NodeJoined(**self.identity.fields()))
@@ -130,12 +142,11 @@ class Agent:
 
     async def _watch(self) -> None:
         while True:
-            self.turned_s = self._clock()
             self.supervisor.watch()
             await asyncio.sleep(self._settings.watch_period_s)
 
     def _child_exited(self, pid: int, code: int | None) -> None:
-        if pid != self._store_pid or self._stopping.is_set():
+        if pid != self._store_pid or self.stopping.is_set():
             return
         log.error("store_lost", pid=pid, code=code, address=self.identity.store_address)
         self._restart = asyncio.get_running_loop().create_task(self._restart_store())
@@ -158,16 +169,17 @@ class Agent:
         self._die(DeclaredLost(f"node {self._settings.node} was given up by the detector: {advice}"))
 
     def _die(self, error: AgentError) -> None:
-        if self._fatal is None and not self._stopping.is_set():
+        if self._fatal is None and not self.stopping.is_set():
             log.error("agent_cannot_go_on", error=str(error))
             self._fatal = error
             self.supervisor.lose_all(str(error))
-        self._stopping.set()
+        self.stopping.set()
 
     # --- leave ----------------------------------------------------------------------------------------------------
 
     async def _leave(self) -> None:
-        await self.supervisor.stop_all("the agent stops", timeout_s=self._settings.drain_timeout_s)
+        patience_s = self._settings.drain_timeout_s
+        await self.supervisor.stop_all("the agent stops", timeout_s=0.5 * patience_s)
         self.announcer.say(event.NodeLeft(node=self._settings.node))
-        if not await self.outbox.flush(self._settings.drain_timeout_s):
+        if not await self.outbox.flush(0.4 * patience_s):
             log.error("messages_not_delivered", num=self.outbox.depth)

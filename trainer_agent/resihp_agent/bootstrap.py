@@ -7,13 +7,46 @@ from collections.abc import Callable
 
 from resihp_agent.agent import Agent
 from resihp_agent.settings import AgentSettings
-from resihp_bus.port import Bus
-from resihp_messages import new_id
+from resihp_bus import Bus, JetStreamBus
+from resihp_chassis import Service
 
 
 def bootstrap(
-    settings: AgentSettings, *, bus: Bus, clock: Callable[[], float] = time.monotonic, incarnation: str | None = None
+    settings: AgentSettings,
+    *,
+    bus: Bus | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    service: Service[AgentSettings] | None = None,
 ) -> Agent:
-    """An agent that is ready to `run`. `clock` must be CLOCK_MONOTONIC of the host outside unit tests, because
-    workers stamp their progress pages with it."""
-    return Agent(settings, bus, incarnation=incarnation or new_id(), clock=clock)
+    """An agent that is ready to `run`. `clock` must be CLOCK_MONOTONIC of the host: workers stamp their pages with it.
+
+    With a `service` it obeys its wish to stop and feeds its health endpoint and metrics.
+    """
+    bus = bus or JetStreamBus(settings.bus, f"agent-{settings.node}")
+    agent = Agent(settings, bus, incarnation=settings.incarnation, clock=clock)
+    if service is not None:
+        agent.stopping = service.stopping
+        agent.on_ready = service.ready
+        service.watch_bus(bus)
+        service.health.require("zygote", lambda: agent.has_zygote or "not running")
+        _export(agent, service)
+    return agent
+
+
+def _export(agent: Agent, service: Service[AgentSettings]) -> None:
+    metrics = service.metrics
+    for what, text, read in (
+        ("workers_count", "Worker processes running on this node.", lambda: agent.supervisor.num_workers),
+        ("fenced_workers_count", "Workers killed because they were frozen or out of control.",
+         lambda: agent.supervisor.num_fenced),
+        ("outbox_messages_count", "Events and acknowledgements that the bus has not confirmed.",
+         lambda: agent.outbox.depth),
+        ("publish_retries_count", "Publishes repeated because the bus did not answer.",
+         lambda: agent.outbox.num_retries),
+        ("dropped_beats_count", "Beats dropped because the bus was down.", lambda: agent.announcer.num_dropped_beats),
+        ("dropped_reports_count", "Iteration reports dropped because the bus was down.",
+         lambda: agent.announcer.num_dropped_reports),
+        ("refused_commands_count", "Commands refused by the fencing ledger or as invalid.",
+         lambda: agent.num_refused_commands),
+    ):  # fmt: skip
+        metrics.gauge(what, text).set_function(read)

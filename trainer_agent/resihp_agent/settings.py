@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
+from resihp_chassis import ServiceSettings
 from resihp_messages.ids import Token
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class AgentSettings(BaseSettings):
+class AgentSettings(ServiceSettings):
     """One agent per node. Times are seconds."""
 
     model_config = SettingsConfigDict(env_prefix="RESIHP_AGENT_", frozen=True, extra="ignore")
@@ -44,8 +45,8 @@ class AgentSettings(BaseSettings):
     """A worker that was asked to leave, or has finished, is killed after this long."""
     own_pause_s: Positive = 0.5
     """If the agent itself did not run for this long, silence of its workers counts only from then on."""
-    drain_timeout_s: Positive = 5.0
-    """On SIGTERM: workers may leave, and messages be delivered, for this long each."""
+    drain_timeout_s: Positive = 10.0
+    """On SIGTERM: workers may leave within the first half of this time, messages be delivered within the rest."""
     zygote_command: tuple[str, ...] = (sys.executable, "-m", "resihp_trainer.zygote")
     """Program that forks store and workers; `--control-fd N` is appended."""
 

@@ -264,7 +264,7 @@ class Supervisor:
         for worker in list(self.workers()):
             process.kill_group(worker.pid)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), self._settings.fence_wait_s)
+            await asyncio.wait_for(self._idle.wait(), 0.1 * timeout_s)
         await self.settle()
 
     def lose_all(self, reason: str) -> None:

@@ -309,7 +309,7 @@ async def test_reports_and_beats_are_dropped_and_events_kept_while_the_bus_is_do
     await wait_for(lambda: agent.outbox.depth == 1)
     await wait_for(lambda: agent.announcer.num_dropped_beats > 2)
     survivor = next(iter(agent.supervisor.workers()))
-    assert survivor.progress().state.name == "WAITING"  # the abort needed no bus
+    await wait_for(lambda: survivor.progress().state.name == "WAITING")  # the abort needed no bus
     broker.available = True
     assert (await hand.first(event.WorkerExited)).rank == 1
     await asyncio.wait_for(agent.outbox.flush(5.0), 5.0)
