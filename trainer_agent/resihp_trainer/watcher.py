@@ -67,7 +67,7 @@ class Watcher:
     def next_order(self, timeout_s: float) -> Order | None:
         """The next frame for the training thread, in order of arrival; None if none arrives in time."""
         try:
-            return self._orders.get(timeout=timeout_s)
+            return self._orders.get(timeout=max(timeout_s, 0.0))
         except Empty:
             return None
 

@@ -1,0 +1,22 @@
+"""One fleet of eight ranks for all tests of a module: it survives the faults of each, and is replenished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.comm_fleet import Fleet
+
+
+@pytest.fixture(scope="module")
+def shared_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    fleet = Fleet(tmp_path_factory.mktemp("fleet"), 8)
+    yield fleet
+    fleet.close()
+
+
+@pytest.fixture
+def fleet(shared_fleet: Fleet) -> Fleet:
+    shared_fleet.replenish()
+    return shared_fleet
