@@ -1,8 +1,8 @@
 """Runs everything on this machine: nats-server, migration, detector, scheduler, gateway, agents, as real processes.
 
-Order of start: bus, schema, then the services and agents together; order of stop: agents (they end their workers), then
-gateway, scheduler, detector, and the bus last. A crashed process is restarted with back-off; nothing outlives the
-supervisor, however it ends.
+Order of start: the bus; then detector and agents, and beside them the schema and what needs it. Order of stop: agents
+(they end their workers), then the services, and the bus last. A crashed process is restarted with back-off; nothing
+outlives the supervisor, however it ends.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from resihp_cli.errors import CliError
 from resihp_cli.process import ProcessSpec, SupervisedProcess
@@ -87,8 +87,10 @@ class Supervisor:
         slots = deal_slots(options.num_devices, options.num_agents)
         self._listener = listen(options.gateway_host, options.gateway_port)
         addresses = Addresses(await self._bus_url(), options.database_url or folder.database_url)
-        await migrate(addresses.database_url, folder)
-        await self._launch(*services(folder, addresses, self._listener), *agents(folder, slots, addresses))
+        with_database, without_database = services(folder, addresses, self._listener)
+        async with _first_failure(), asyncio.TaskGroup() as group:
+            group.create_task(self._launch(*without_database, *agents(folder, slots, addresses)))
+            group.create_task(self._migrate_and_launch(addresses.database_url, with_database))
         self._info = RunInfo(
             id=folder.id,
             gateway_url="http://{}:{}".format(*self._listener.getsockname()[:2]),
@@ -111,12 +113,13 @@ class Supervisor:
         started = [SupervisedProcess(spec) for spec in specs]
         self._processes += started
         self._note("starting " + ", ".join(spec.name for spec in specs))
-        try:
-            async with asyncio.TaskGroup() as group:
-                for process in started:
-                    group.create_task(process.start(timeout_s=READY_TIMEOUT_S))
-        except* CliError as errors:
-            raise errors.exceptions[0] from None
+        async with _first_failure(), asyncio.TaskGroup() as group:
+            for process in started:
+                group.create_task(process.start(timeout_s=READY_TIMEOUT_S))
+
+    async def _migrate_and_launch(self, database_url: str, specs: list[ProcessSpec]) -> None:
+        await migrate(database_url, self.folder)
+        await self._launch(*specs)
 
     def publish(self) -> None:
         """Write `run.json` and make this run the newest."""
@@ -147,13 +150,21 @@ class Supervisor:
                 self.folder.write(written)
 
 
+@asynccontextmanager
+async def _first_failure() -> AsyncIterator[None]:
+    """Of several tasks that were started together: the first `CliError` instead of a group."""
+    try:
+        yield
+    except* CliError as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+
+
 def _stop_groups(processes: list[SupervisedProcess]) -> list[list[SupervisedProcess]]:
     """Agents first, the bus last."""
     agents = [p for p in processes if p.spec.name.startswith("agent-")]
     bus = [p for p in processes if p.spec.name == "nats"]
     services = [p for p in processes if p not in agents and p not in bus]
     return [group for group in (agents, services, bus) if group]
-
-
-def log_paths(folder: RunFolder) -> list[Path]:
-    return sorted(folder.logs.glob("*.log"))

@@ -108,17 +108,19 @@ def service(name: str, module: str, folder: RunFolder, environment: Mapping[str,
     )
 
 
-def services(folder: RunFolder, addresses: Addresses, listener: socket.socket) -> list[ProcessSpec]:
-    """Detector, scheduler and gateway."""
-    environment = {"RESIHP_BUS_URL": addresses.bus_url, "RESIHP_DATABASE_URL": addresses.database_url}
+def services(
+    folder: RunFolder, addresses: Addresses, listener: socket.socket
+) -> tuple[list[ProcessSpec], list[ProcessSpec]]:
+    """The services that need the database (scheduler, gateway), and those that do not (detector)."""
+    bus = {"RESIHP_BUS_URL": addresses.bus_url}
+    both = {**bus, "RESIHP_DATABASE_URL": addresses.database_url}
     inherited = listener.fileno()
-    return [
-        service("detector", "resihp_detector", folder, environment),
-        service("scheduler", "resihp_scheduler", folder, environment),
-        service(
-            "gateway", "resihp_gateway", folder, {**environment, "RESIHP_GATEWAY_LISTEN_FD": str(inherited)}, inherited
-        ),
+    gateway = {**both, "RESIHP_GATEWAY_LISTEN_FD": str(inherited)}
+    with_database = [
+        service("scheduler", "resihp_scheduler", folder, both),
+        service("gateway", "resihp_gateway", folder, gateway, inherited),
     ]
+    return with_database, [service("detector", "resihp_detector", folder, bus)]
 
 
 def agents(folder: RunFolder, slots: Sequence[int], addresses: Addresses) -> list[ProcessSpec]:

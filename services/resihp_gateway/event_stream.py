@@ -31,6 +31,9 @@ async def event_stream(
     A comment goes out at once (the client knows that the stream stands) and whenever nothing happened for
     `heartbeat_s`. Ends when `closing` is set, so that a server with open streams stops quickly.
     """
+    if after_sequence is None:
+        # Fixed before the first byte: what happens after a client has seen `open` is never missed.
+        after_sequence = await bus.last_sequence(Kind.EVENT)
     yield f"retry: {retry_ms}\n: open\n\n".encode()
     source = bus.replay(Kind.EVENT, after_sequence=after_sequence, job=job, detail=name)
     closed = asyncio.create_task(closing.wait()) if closing is not None else None

@@ -93,16 +93,10 @@ class IncidentView(_View):
     node: str
     evidence: Document
     verdict: Document
+    advice: str = ""
+    resolution: str = ""
     opened_at: datetime
     closed_at: datetime | None = None
-
-
-class Alternative(_View):
-    """A plan that was considered and lost."""
-
-    name: str
-    predicted_tokens_per_s: Number = None
-    reason: str = ""
 
 
 class ReconfigurationView(_View):
@@ -121,10 +115,14 @@ class ReconfigurationView(_View):
     old_digest: str
     new_digest: str
     alternatives: Json = None
+    """Plans that were considered: name, predicted tokens/s, why it lost."""
     phases_s: dict[str, Number] = Field(default_factory=dict)
     """detect, plan, abort, rebuild, move, redo, total."""
     bytes_moved: int | None = None
     proof: dict[str, bool] = Field(default_factory=dict)
+    outcome: str = ""
+    bound_tokens_per_s: Number = None
+    """Healthy throughput times the share of devices that are left: no plan can be faster."""
     predicted_tokens_per_s: Number = None
     achieved_tokens_per_s: Number = None
     created_at: datetime

@@ -1,0 +1,120 @@
+"""Server-sent events on the memory bus: order, resume, filters, heartbeat, end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from resihp_gateway.event_stream import HEARTBEAT, event_stream
+from support.envelopes import event
+from support.gateway import TestGateway, open_gateway
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[TestGateway]:
+    async with open_gateway(tmp_path, seeded=False) as opened:
+        yield opened
+
+
+def frames(
+    gateway: TestGateway,
+    *,
+    after: int | None,
+    job: str = "*",
+    name: str = "*",
+    heartbeat_s: float = 5.0,
+    closing: asyncio.Event | None = None,
+) -> AsyncIterator[bytes]:
+    return event_stream(
+        gateway.gateway.bus, job=job, name=name, after_sequence=after, heartbeat_s=heartbeat_s, closing=closing
+    )
+
+
+async def publish(gateway: TestGateway, node: str, *, job: str = "demo") -> None:
+    await gateway.bus.publish(event(node, job=job), detail="NodeLeft")
+
+
+async def take(stream: AsyncIterator[bytes], count: int) -> list[tuple[int, str]]:
+    """(id, node) of the next events."""
+    found: list[tuple[int, str]] = []
+    while len(found) < count:
+        frame = await asyncio.wait_for(anext(stream), 5)
+        if frame.startswith(b"id: "):
+            identifier, name, data = frame.decode().rstrip().split("\n")
+            assert name == "event: NodeLeft"
+            body = json.loads(data.removeprefix("data: "))
+            assert body["sequence"] == int(identifier[4:])
+            found.append((body["sequence"], body["body"]["node"]))
+    return found
+
+
+async def test_stored_events_first_then_live_ones(gateway: TestGateway) -> None:
+    await publish(gateway, "a")
+    stream = frames(gateway, after=0)
+    assert await take(stream, 1) == [(1, "a")]
+    await publish(gateway, "b")
+    assert await take(stream, 1) == [(2, "b")]
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_resume_repeats_nothing_and_loses_nothing(gateway: TestGateway) -> None:
+    for node in "abcd":
+        await publish(gateway, node)
+    first = frames(gateway, after=0)
+    seen = await take(first, 2)
+    await first.aclose()  # type: ignore[attr-defined]
+    await publish(gateway, "e")
+    second = frames(gateway, after=seen[-1][0])
+    seen += await take(second, 3)
+    await second.aclose()  # type: ignore[attr-defined]
+    assert seen == [(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e")]
+
+
+async def test_from_now_on_leaves_out_the_past(gateway: TestGateway) -> None:
+    await publish(gateway, "old")
+    stream = frames(gateway, after=None)
+    assert (await anext(stream)).startswith(b"retry:")
+    await publish(gateway, "new")  # nobody waits for it yet, but the stream stands
+    assert await take(stream, 1) == [(2, "new")]
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_filter_by_job(gateway: TestGateway) -> None:
+    await publish(gateway, "a", job="one")
+    await publish(gateway, "b", job="two")
+    await publish(gateway, "c", job="one")
+    stream = frames(gateway, after=0, job="one")
+    assert await take(stream, 2) == [(1, "a"), (3, "c")]
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_filter_by_name_lets_only_that_name_pass(gateway: TestGateway) -> None:
+    await publish(gateway, "a")
+    stream = frames(gateway, after=0, name="WorkerLost", heartbeat_s=0.05)
+    await anext(stream)
+    assert await anext(stream) == HEARTBEAT
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_heartbeat_loses_no_event(gateway: TestGateway) -> None:
+    """The wait that a heartbeat interrupts must go on, not start anew: nothing may fall between."""
+    stream = frames(gateway, after=0, heartbeat_s=0.01)
+    await anext(stream)
+    for node in "abc":
+        assert await anext(stream) == HEARTBEAT
+        await publish(gateway, node)
+        assert [n for _, n in await take(stream, 1)] == [node]
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_ends_when_the_server_closes(gateway: TestGateway) -> None:
+    closing = asyncio.Event()
+    stream = frames(gateway, after=0, closing=closing)
+    await anext(stream)
+    closing.set()
+    with pytest.raises(StopAsyncIteration):
+        await asyncio.wait_for(anext(stream), 5)
