@@ -80,30 +80,26 @@ def render(loss: Loss) -> str:
         *(row(f"after SIGKILL of {victim}", steps) for victim, steps in loss.after_s.items()),
         row("all three together", loss.all_after_s),
     ]
-    (recovery,) = loss.document["recoveries"]
+    done = loss.document
+    (recovery,) = done["recoveries"]
     return "\n\n".join(
         [
             "Step times in milliseconds, beginning to beginning, from the moment of the SIGKILL on:",
             table(("", "iterations", "median", "p95", "p99", "maximum"), rows),
             f"The fault after all restarts (rank {recovery['rank']} killed) was handled: {recovery['difference']}; "
-            f"total {milliseconds(recovery['total_s'])} ms; {loss.document['committed']} of {loss.document['iterations']} "
-            f"iterations committed, {loss.document['samples']['lost']} samples lost, "
-            f"{loss.document['samples']['repeated']} repeated.",
+            f"total {milliseconds(recovery['total_s'])} ms; {done['committed']} of {done['iterations']} iterations "
+            f"committed, {done['samples']['lost']} samples lost, {done['samples']['repeated']} repeated.",
         ]
     )
 
 
 async def main(window: int) -> None:
-    facts = {
-        **machine(),
-        "job": "float32, 8 workers (TP 2 x PP 2 x DP 2, gloo, loopback), one agent, defaults otherwise",
-    }
+    job = "float32, 8 workers (TP 2 x PP 2 x DP 2, gloo, loopback), one agent, defaults otherwise"
+    facts = {**machine(), "job": job}
     loss = await measure(window)
     command = f"python -m benchmarks.control_plane_loss --window {window}"
-    path = write(
-        "control_plane_loss", "Loss of the control plane while training is healthy", command, facts, render(loss)
-    )
-    print(path.read_text())
+    title = "Loss of the control plane while training is healthy"
+    print(write("control_plane_loss", title, command, facts, render(loss)).read_text())
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
     python -m benchmarks.plan_changes --changes 30
 
-After each change the workers' process ids, threads, descriptors and memory are read from outside, a few iterations later, when the groups of the
-old plan are retired. At the end the parameters are compared with those of an undisturbed run (float64).
+After each change the workers' process ids, threads, descriptors and memory are read from outside, a few iterations
+later, when the groups of the old plan are retired. At the end the parameters are compared with those of an undisturbed
+run (float64).
 """
 
 from __future__ import annotations
@@ -78,14 +79,14 @@ class Series:
         )
 
     def settled(self) -> Sequence[Look]:
-        """Looks at the same layout as the last one, from the second visit on: what differs between them would be a leak."""
+        """Looks at the last one's layout, from the second visit on: what differs between them would be a leak."""
         period = len(LAYOUTS)
         return [look for look in self.looks[1 + period :] if look.change % period == self.looks[-1].change % period]
 
     def growth(self, what: str) -> float:
-        """Largest relative growth of a quantity of any rank from the first to the last settled look."""
+        """Largest relative growth of a quantity (a field of `Holdings`) over ranks, first to last settled look."""
         first, last = self.settled()[0].workers, self.settled()[-1].workers
-        return max((getattr(last[r], what) - getattr(first[r], what)) / getattr(first[r], what) for r in first)
+        return max(float(getattr(last[r], what) / getattr(first[r], what)) - 1.0 for r in first)
 
 
 async def measure(changes: int, extra: Sequence[str] = ()) -> Series:
@@ -170,15 +171,12 @@ def _range(values: Sequence[int]) -> str:
 
 
 async def main(changes: int) -> None:
-    facts = {
-        **machine(),
-        "job": "float64, 8 workers (gloo, loopback), one agent, defaults otherwise",
-        "layouts": ", ".join(LAYOUTS),
-    }
+    job = "float64, 8 workers (gloo, loopback), one agent, defaults otherwise"
+    facts = {**machine(), "job": job, "layouts": ", ".join(LAYOUTS)}
     series = await measure(changes, ["--dtype", "float64", "--verify"])
     command = f"python -m benchmarks.plan_changes --changes {changes}"
-    path = write("plan_changes", "Consecutive planned changes of the plan in one job", command, facts, render(series))
-    print(path.read_text())
+    title = "Consecutive planned changes of the plan in one job"
+    print(write("plan_changes", title, command, facts, render(series)).read_text())
 
 
 if __name__ == "__main__":
