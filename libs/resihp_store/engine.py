@@ -8,8 +8,9 @@ connection (writers queue in order here instead of polling the file lock). Reade
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,19 @@ def sqlite_path(url: URL) -> Path | None:
 
 
 def _dumps(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    """JSON has no word for NaN and infinities: they become null, so that a strange number never blocks a decision."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def writer_engine(url: URL, *, busy_timeout_s: float = 5.0) -> AsyncEngine:

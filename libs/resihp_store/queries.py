@@ -88,17 +88,22 @@ def _device(row: Row[Any]) -> DeviceRecord:
     return DeviceRecord(**{**_values(row), "state": DeviceState(row.state)})
 
 
-async def plans(connection: Connection, job_name: str) -> tuple[PlanRecord, ...]:
-    """Every plan issued for the job, by epoch."""
-    rows = await connection.execute(select(t.plans).where(t.plans.c.job == job_name).order_by(t.plans.c.epoch))
-    return tuple(PlanRecord(**_values(row)) for row in rows)
+async def plans(connection: Connection, job_name: str, *, from_epoch: int = 0) -> tuple[PlanRecord, ...]:
+    """Every plan issued for the job (of `from_epoch` or later), by epoch."""
+    p = t.plans.c
+    query = select(t.plans).where(p.job == job_name, p.epoch >= from_epoch).order_by(p.epoch)
+    return tuple(PlanRecord(**_values(row)) for row in await connection.execute(query))
 
 
-async def incidents(connection: Connection, *, job_name: str | None = None) -> tuple[IncidentRecord, ...]:
+async def incidents(
+    connection: Connection, *, job_name: str | None = None, only_open: bool = False
+) -> tuple[IncidentRecord, ...]:
     """All incidents (of one job), oldest first."""
     query = select(t.incidents).order_by(t.incidents.c.opened_at, t.incidents.c.id)
     if job_name is not None:
         query = query.where(t.incidents.c.job == job_name)
+    if only_open:
+        query = query.where(t.incidents.c.closed_at.is_(None))
     return tuple(_incident(row) for row in await connection.execute(query))
 
 
@@ -112,11 +117,15 @@ def _incident(row: Row[Any]) -> IncidentRecord:
 
 
 async def reconfigurations(
-    connection: Connection, *, job_name: str | None = None, status: ReconfigurationStatus | None = None
+    connection: Connection,
+    *,
+    job_name: str | None = None,
+    status: ReconfigurationStatus | None = None,
+    from_epoch: int = 0,
 ) -> tuple[ReconfigurationRecord, ...]:
-    """All reconfigurations (of one job, in one status), oldest first."""
+    """All reconfigurations (of one job, in one status, to `from_epoch` or later), oldest first."""
     r = t.reconfigurations.c
-    query = select(t.reconfigurations).order_by(r.created_at, r.job, r.new_epoch)
+    query = select(t.reconfigurations).order_by(r.created_at, r.job, r.new_epoch).where(r.new_epoch >= from_epoch)
     if job_name is not None:
         query = query.where(r.job == job_name)
     if status is not None:

@@ -1,0 +1,269 @@
+"""From a verdict to a new plan, in one transaction: incident, device state, plan, reconfiguration, event, commands."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from resihp_bus import Ack, Outcome
+from resihp_messages import FLEET, AnyEnvelope, event, new_id
+from resihp_scheduler import changes, endings
+from resihp_scheduler.changes import Cause
+from resihp_scheduler.planning import Choice, JobPlanning, NoPlan, in_thread
+from resihp_scheduler.situation import Situation, load, ranks_text
+from resihp_scheduler.term import Term
+from resihp_store import DeviceState, IncidentRecord, JobState, NodeState, UnitOfWork, queries
+
+log = structlog.get_logger(__name__)
+
+Failure = event.WorkerLost | event.WorkerFrozen | event.NodeLost | event.LinkLost
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of one job, from whatever told us."""
+
+    job: str
+    kind: str
+    ranks: frozenset[int]
+    node: str
+    evidence: Mapping[str, Any]
+    verdict: Mapping[str, Any]
+    advice: str
+    message_id: str
+    """Claimed in the transaction that handles the fault."""
+    correlation_id: str
+
+    @property
+    def detect_s(self) -> float:
+        value = self.evidence.get("detect_s")
+        return float(value) if isinstance(value, int | float) and value >= 0 else 0.0
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind.replace('_', ' ')}: {ranks_text(self.ranks)}" if self.ranks else self.kind.replace("_", " ")
+
+    def incident(self, work: UnitOfWork) -> IncidentRecord:
+        return IncidentRecord(
+            id=new_id(),
+            job=self.job,
+            kind=self.kind,
+            ranks=tuple(sorted(self.ranks)),
+            node=self.node,
+            evidence=dict(self.evidence),
+            verdict=dict(self.verdict),
+            advice=self.advice,
+            resolution="",
+            correlation_id=self.correlation_id,
+            message_id=self.message_id,
+            opened_at=work.now,
+            closed_at=None,
+        )
+
+
+def _fault(envelope: AnyEnvelope, body: Failure, job: str, message_id: str) -> Fault:
+    return Fault(
+        job=job,
+        kind=body.verdict.fault,
+        ranks=frozenset(body.verdict.ranks),
+        node=body.verdict.node,
+        evidence=body.evidence,
+        verdict=body.verdict.model_dump(mode="json"),
+        advice=body.advice,
+        message_id=message_id,
+        correlation_id=envelope.correlation_id or envelope.message_id,
+    )
+
+
+async def devices_lost(
+    term: Term, envelope: AnyEnvelope, body: event.WorkerLost | event.WorkerFrozen | event.NodeLost
+) -> Outcome:
+    """A verdict that excludes devices. One about a whole node concerns every job that has devices there."""
+    if envelope.job != FLEET:
+        await _lose(term, _fault(envelope, body, envelope.job, envelope.message_id))
+    else:
+        async with term.store.read() as connection:
+            devices = [d for d in await queries.occupied(connection) if d.node == body.verdict.node]
+        for job in sorted({d.job for d in devices}):
+            fault = _fault(envelope, body, job, derived_id(envelope.message_id, job))
+            ranks = fault.ranks or frozenset(d.rank for d in devices if d.job == job)
+            await _lose(term, Fault(**{**vars(fault), "ranks": ranks}))
+    async with term.transaction() as work:
+        await work.claim(envelope.message_id)
+        await work.record_event(envelope)
+        if isinstance(body, event.NodeLost):
+            await _mark_node(work, body, envelope.job)
+    return Ack()
+
+
+async def node_left(term: Term, envelope: AnyEnvelope, body: event.NodeLeft, job: str) -> None:
+    """An agent said good-bye: its devices are lost to `job` without waiting for a verdict."""
+    async with term.store.read() as connection:
+        devices = await queries.devices(connection, job)
+    verdict = {"fault": "node_lost", "node": body.node, "p": 0.0, "confidence": 1.0}
+    fault = Fault(
+        job=job,
+        kind="node_lost",
+        ranks=frozenset(d.rank for d in devices if d.node == body.node),
+        node=body.node,
+        evidence={"reported_by": envelope.source, "left_in_order": True},
+        verdict=verdict,
+        advice="exclude the node's devices",
+        message_id=derived_id(envelope.message_id, job),
+        correlation_id=envelope.message_id,
+    )
+    await _lose(term, fault)
+
+
+def derived_id(message_id: str, job: str) -> str:
+    """One message that concerns several jobs is handled once for each of them."""
+    return hashlib.sha256(f"{message_id}/{job}".encode()).hexdigest()
+
+
+async def _mark_node(work: UnitOfWork, body: event.NodeLost, job: str) -> None:
+    """The node is lost too, unless its agent is back already: then only the workers of its last start are."""
+    node = {n.node: n for n in await queries.nodes(work.connection)}.get(body.verdict.node)
+    if node is None or node.state is not NodeState.UP:
+        return
+    meant = body.evidence.get("incarnation")
+    if meant is None and job != FLEET:
+        devices = await queries.devices(work.connection, job)
+        meant = next((d.incarnation for d in devices if d.node == node.node), None)
+    if meant is None or meant == node.incarnation:
+        await work.set_node_state(node.node, NodeState.LOST)
+
+
+async def _lose(term: Term, fault: Fault) -> None:
+    received_s = term.clock.monotonic()
+    async with term.lock(fault.job):
+        async with term.store.read() as connection:
+            before = await load(connection, fault.job)
+        new = fault.ranks & before.alive if before is not None and before.active else frozenset()
+        if before is None or not new:
+            log.info("verdict changes nothing", job=fault.job, fault=fault.kind, ranks=sorted(fault.ranks))
+            return
+        after = before.without(new)
+        answer = await _answer(term, after)
+        plan_s = term.clock.monotonic() - received_s
+        term.metrics.planning_s.observe(plan_s)
+        async with term.transaction() as work:
+            if not await work.claim(fault.message_id):
+                return
+            await work.set_devices(fault.job, new, DeviceState.LOST)
+            await _respond(term, work, after, fault, answer, plan_s)
+    log.warning("devices lost", job=fault.job, fault=fault.kind, ranks=sorted(new), answer=type(answer).__name__)
+
+
+async def _answer(term: Term, after: Situation) -> Choice | NoPlan | None:
+    """What to do without the lost devices; None: nothing but wait for the others."""
+    if after.finished:
+        return None
+    if not after.alive:
+        return NoPlan("no device is left")
+    if after.job.state is JobState.STARTING and not after.all_started:
+        return None
+    planning, clock = JobPlanning(after.spec), term.clock.monotonic
+    return await in_thread(lambda: planning.after_loss(after, after.alive, clock), term.settings.plan_deadline_s)
+
+
+async def _respond(
+    term: Term, work: UnitOfWork, after: Situation, fault: Fault, answer: Choice | NoPlan | None, plan_s: float
+) -> None:
+    change = after.open if after.open is not None and after.open.mode == "recovery" else None
+    correlation_id = change.correlation_id if change is not None else fault.correlation_id
+    incident = Fault(**{**vars(fault), "correlation_id": correlation_id}).incident(work)
+    await work.add_incident(incident)
+    if isinstance(answer, NoPlan):
+        await endings.fail(term, work, after, f"{fault.text}; {answer.reason}")
+    elif isinstance(answer, Choice):
+        cause = Cause(
+            mode="initial" if after.job.state is JobState.STARTING else "recovery",
+            reason=f"{fault.text}; {answer.reason}",
+            incident_id=incident.id,
+            correlation_id=correlation_id,
+            # A second fault during a repair: the outage began with the first one.
+            detect_s=change.phases_s.get("detect", 0.0) if change is not None else fault.detect_s,
+            plan_s=plan_s,
+        )
+        await changes.issue(term, work, after, answer, cause)
+        if after.job.state is JobState.STARTING:
+            await start_running(term, work, after, answer)
+    elif after.finished:
+        await _finish_without(term, work, after)
+
+
+async def _finish_without(term: Term, work: UnitOfWork, after: Situation) -> None:
+    """The last iteration is committed everywhere, so nothing is lost with the device but its copy of the result."""
+    if after.alive:
+        await endings.finish_rest(term, work, after, after.alive)
+        if after.open is not None:
+            await changes.reject(term, work, after.open, "the last iteration is committed")
+    else:
+        await endings.finish(term, work, after, [d.result for d in after.devices if d.result is not None])
+
+
+async def start_running(term: Term, work: UnitOfWork, situation: Situation, choice: Choice) -> None:
+    """The first plan is on its way."""
+    await work.set_job(situation.name, JobState.RUNNING)
+    body = event.JobStarted(plan_digest=choice.plan.digest, ranks=choice.plan.world)
+    await changes.publish(term, work, body, job=situation.name, epoch=choice.plan.epoch)
+
+
+async def link_lost(term: Term, envelope: AnyEnvelope, body: event.LinkLost) -> Outcome:
+    """No device is to blame: the same layout in a new epoch, so that all groups are formed anew."""
+    received_s = term.clock.monotonic()
+    async with term.lock(envelope.job), term.transaction() as work:
+        if not await work.claim(envelope.message_id):
+            return Ack()
+        await work.record_event(envelope)
+        situation = await load(work.connection, envelope.job)
+        if situation is None or situation.job.state is not JobState.RUNNING:
+            return Ack()
+        if envelope.epoch < situation.newest_epoch and _newer_recovery(situation, envelope.epoch):
+            log.info("broken link belongs to a past epoch", job=envelope.job, epoch=envelope.epoch)
+            return Ack()
+        fault = _fault(envelope, body, envelope.job, envelope.message_id)
+        attempt = situation.open.attempt + 1 if situation.open and situation.open.mode != "planned" else 1
+        await _renew(term, work, situation, fault, attempt, received_s)
+    return Ack()
+
+
+def _newer_recovery(situation: Situation, epoch: int) -> bool:
+    """Whether the groups of `epoch` are being replaced anyway (a pending planned change does not do that)."""
+    return any(c.new_epoch > epoch and c.mode != "planned" for c in situation.changes)
+
+
+async def _renew(
+    term: Term, work: UnitOfWork, situation: Situation, fault: Fault, attempt: int, received_s: float
+) -> None:
+    incident = fault.incident(work)
+    await work.add_incident(incident)
+    if situation.finished:
+        await _finish_without(term, work, situation)
+        return
+    if attempt > term.settings.max_attempts:
+        await endings.fail(
+            term, work, situation, f"{fault.text}; {attempt - 1} attempts to form the groups anew failed"
+        )
+        return
+    cause = Cause(
+        mode="recovery",
+        reason=f"{fault.text}; form all groups anew",
+        incident_id=incident.id,
+        correlation_id=fault.correlation_id,
+        detect_s=fault.detect_s,
+        plan_s=term.clock.monotonic() - received_s,
+        attempt=attempt,
+    )
+    await changes.issue(term, work, situation, same_layout(situation), cause)
+
+
+def same_layout(situation: Situation) -> Choice:
+    """The plan in force under the next epoch."""
+    plan = situation.plan_in_force().with_epoch(situation.newest_epoch + 1)
+    predicted = situation.in_force.predicted_tokens_per_s if situation.in_force is not None else None
+    return Choice(plan, "", "same layout", predicted, predicted)
