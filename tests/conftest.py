@@ -1,4 +1,4 @@
-"""Applies to every test: the marker of its folder, and the fixtures in `support` that several rooms use."""
+"""Applies to every test: the marker of its folder, the fixtures in `support` that rooms share, no leftover process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,27 @@ from pathlib import Path
 
 import pytest
 
+from support.leftovers import leftovers, mark_this_session
+
 TESTS = Path(__file__).parent
 FOLDERS = ("unit", "contract", "integration", "chaos", "e2e")
 
-# Modules of fixtures that several rooms share. A room's own fixtures live in a conftest.py of its folder.
-pytest_plugins = [f"support.{name}" for name in ("nats", "postgres") if (TESTS / "support" / f"{name}.py").is_file()]
+# Fixtures that several rooms use. A room's own fixtures live in a conftest.py of its folder.
+pytest_plugins = ["support.nats", "support.postgres"]
+
+_MARK = pytest.StashKey[str]()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[_MARK] = mark_this_session()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process that outlives the session fails it: what the tests leave behind, the product would leave behind."""
+    remaining = leftovers(session.config.stash[_MARK])
+    if remaining:
+        print("\n\nprocesses left behind by the tests:", *remaining, sep="\n  ")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
