@@ -35,15 +35,31 @@ class _Stoppable(Protocol):
 
 
 class _Live:
-    """A core NATS subscription whose messages are handled one at a time."""
+    """A core NATS subscription whose messages are handled one at a time; made again when the client is replaced."""
 
-    def __init__(self, sub: NatsSubscription, mailbox: Mailbox[Msg]) -> None:
-        self._sub = sub
+    def __init__(self, link: Link, to: str, mailbox: Mailbox[Msg]) -> None:
+        self._link = link
+        self._to = to
         self._mailbox = mailbox
+        self._sub: NatsSubscription | None = None
+
+    async def start(self) -> None:
+        """When this returns, the server knows the subscription."""
+
+        async def receive(message: Msg) -> None:
+            self._mailbox.put(message)
+
+        self._sub = await self._link.client.subscribe(self._to, cb=receive)
+        await self._link.client.flush()
+        if self.start not in self._link.on_replaced:
+            self._link.on_replaced.append(self.start)
 
     async def stop(self) -> None:
-        with contextlib.suppress(nats.errors.Error, OSError):
-            await self._sub.unsubscribe()
+        if self.start in self._link.on_replaced:
+            self._link.on_replaced.remove(self.start)
+        if self._sub is not None:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._sub.unsubscribe()
         await self._mailbox.stop()
 
 
@@ -208,20 +224,13 @@ class JetStreamBus:
         return await self._subscribe(pattern(job, Kind.REQUEST, detail), handle)
 
     async def _subscribe(self, to: str, handle: Callable[[Msg], Awaitable[None]]) -> Subscription:
-        link = self._require()
-        mailbox = Mailbox(handle, stats=self.stats)
-
-        async def receive(message: Msg) -> None:
-            mailbox.put(message)
-
+        live = _Live(self._require(), to, Mailbox(handle, stats=self.stats))
         try:
             with _as_bus_errors(to):
-                sub = await link.client.subscribe(to, cb=receive)
-                await link.client.flush()  # the server knows the subscription when this returns
+                await live.start()
         except BaseException:
-            await mailbox.stop()
+            await live.stop()
             raise
-        live = _Live(sub, mailbox)
         self._running.append(live)
         return live
 

@@ -2,7 +2,8 @@
 
 Facts behind the choices (measured): the client gives up for good after a number of reconnection attempts unless told
 otherwise; a first connect to an absent server never raises; `flush` while disconnected returns without error; errors of
-permission arrive only in the error callback; a frozen server is noticed only by pings.
+permission arrive only in the error callback; a frozen server is noticed only by pings; some protocol errors make the
+client close itself although reconnection is wanted.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import nats.errors
@@ -23,10 +24,10 @@ from resihp_bus.settings import JetStreamSettings
 from resihp_bus.stats import BusStats, RateLimit
 from resihp_bus.streams import ensure_streams
 
-_AUTHORIZATION = ("authorization", "authentication")
-
-
 T = TypeVar("T")
+
+_AUTHORIZATION = ("authorization", "authentication", "user authentication")
+_ERRORS = (nats.errors.Error, OSError, TimeoutError)
 
 
 class Interrupted(BusUnavailable):
@@ -43,17 +44,20 @@ class Link:
         self.settings = settings
         self.name = name
         self.generation = 0
+        self.closed = False
+        self.rate = RateLimit()
         self.on_change: list[Callable[[], None]] = []
         """Called after each connect and disconnect."""
-        self.closed = False
+        self.on_replaced: list[Callable[[], Awaitable[None]]] = []
+        """Awaited when a new client has taken the place of a closed one: core subscriptions must be made again."""
         self._stats = stats
         self._client = Client()
         self._up = asyncio.Event()
-        self.rate = RateLimit()
-        self._last_error: Exception | None = None
+        self._attention = asyncio.Event()
+        self._reason: Exception | None = None
         self._forbidden: set[str] = set()
-        self._connected_once = False
         self._waiting: set[asyncio.Task[Any]] = set()
+        self._guard: asyncio.Task[None] | None = None
 
     @property
     def client(self) -> Client:
@@ -69,32 +73,28 @@ class Link:
 
     async def connect(self) -> None:
         """Raises `BusUnavailable` within `connect_timeout_s`, `BusRefused` for wrong credentials or no JetStream."""
-        s = self.settings
-        deadline = time.monotonic() + s.connect_timeout_s
+        deadline = time.monotonic() + self.settings.connect_timeout_s
         try:
-            await asyncio.wait_for(self._client.connect(**self._options()), s.connect_timeout_s)
-            self._connected()
+            while not await self._open(deadline):
+                if time.monotonic() >= deadline:
+                    raise self._unreachable() from self._reason
             await self._provision(deadline)
-        except TimeoutError:
-            await self.close()
-            raise self._unreachable() from self._last_error
-        except (OSError, nats.errors.Error) as error:
-            await self.close()
-            raise BusUnavailable(f"bus {s.shown_url}: {error}") from error
         except BaseException:
             await self.close()
             raise
+        self._guard = asyncio.get_running_loop().create_task(self._keep())
 
-    async def wait_up(self, timeout_s: float | None = None) -> None:
+    async def wait_up(self, timeout_s: float) -> None:
         """Return once connected. Raises `BusUnavailable` after `timeout_s` or if the bus is closed."""
+        deadline = time.monotonic() + timeout_s
         while not self.up:
-            if self.closed:
-                raise BusUnavailable(f"bus {self.settings.shown_url} is closed")
-            try:
-                await asyncio.wait_for(self._up.wait(), timeout_s)
-            except TimeoutError:
-                raise BusUnavailable(f"bus {self.settings.shown_url} is not connected") from None
-            if not self.closed and not self.up:  # the flag and the client disagree for a moment during a loss
+            left = deadline - time.monotonic()
+            if self.closed or left <= 0:
+                state = "closed" if self.closed else "not connected"
+                raise BusUnavailable(f"bus {self.settings.shown_url} is {state}")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._up.wait(), left)
+            if not self.up and not self.closed:  # the flag and the client disagree for a moment during a loss
                 await asyncio.sleep(0.01)
 
     async def unless_interrupted(self, operation: Coroutine[Any, Any, T]) -> T:
@@ -112,28 +112,73 @@ class Link:
 
     def forbids(self, subject: str) -> bool:
         """Whether the server has refused this subject: a publish to it ends in a plain timeout otherwise."""
-        return any(f'"{subject}"' in text for text in self._forbidden)
+        return any(f'"{subject.lower()}"' in text for text in self._forbidden)
 
     async def close(self) -> None:
         """Flush and disconnect. Idempotent."""
         if self.closed:
             return
         self.closed = True
-        client = self._client
-        if client.is_connected:
-            with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
-                await client.flush(timeout=1)
-        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
-            await client.close()
+        if self._guard is not None:
+            self._guard.cancel()
+            await asyncio.wait({self._guard})
+        if self._client.is_connected:
+            with contextlib.suppress(*_ERRORS):
+                await self._client.flush(timeout=1)
+        if self.generation:
+            await _discard(self._client)
         self._up.set()  # release waiters: they see `closed`
         self._notify()
 
-    def _options(self) -> dict[str, Any]:
+    # --- connecting ---------------------------------------------------------------------------------------------
+
+    async def _open(self, deadline: float) -> bool:
+        """One attempt with a new client. Raises `BusRefused` for wrong credentials."""
+        client = Client()
+        left = max(0.05, deadline - time.monotonic())
+        try:
+            await asyncio.wait_for(client.connect(**self._options(client)), left)
+            opened = bool(client.is_connected)
+        except _ERRORS as error:
+            if not isinstance(error, nats.errors.NoServersError | TimeoutError) or self._reason is None:
+                self._reason = error
+            opened = False
+        except BaseException:
+            await _discard(client)
+            raise
+        if not opened:
+            await _discard(client)
+            if self._reason is not None and any(word in str(self._reason).lower() for word in _AUTHORIZATION):
+                raise BusRefused(f"bus {self.settings.shown_url}: {self._reason}") from self._reason
+            await asyncio.sleep(min(self.settings.reconnect_wait_s, max(0.0, deadline - time.monotonic())))
+            return False
+        client.options["allow_reconnect"] = True
+        client.options["max_reconnect_attempts"] = -1
+        self._client = client
+        self._connected()
+        return True
+
+    def _options(self, client: Client) -> dict[str, Any]:
+        """A first attempt must fail soon and visibly; `_open` switches to unlimited reconnection afterwards."""
         s = self.settings
+
+        async def disconnected() -> None:
+            if client is self._client:
+                self._disconnected()
+
+        async def reconnected() -> None:
+            if client is self._client and not self.closed:
+                log.info("bus connected again", url=s.shown_url)
+                self._connected()
+
+        async def closed() -> None:
+            self._attention.set()
+
         options: dict[str, Any] = {
             "servers": s.servers,
             "name": self.name,
-            "max_reconnect_attempts": -1,
+            "allow_reconnect": False,
+            "max_reconnect_attempts": 1,
             "reconnect_time_wait": s.reconnect_wait_s,
             "connect_timeout": s.connect_timeout_s,
             "ping_interval": s.ping_interval_s,
@@ -141,9 +186,9 @@ class Link:
             "pending_size": s.pending_bytes,
             "inbox_prefix": f"_INBOX_{self.name}",
             "error_cb": self._on_error,
-            "disconnected_cb": self._on_disconnected,
-            "reconnected_cb": self._on_reconnected,
-            "closed_cb": self._on_closed,
+            "disconnected_cb": disconnected,
+            "reconnected_cb": reconnected,
+            "closed_cb": closed,
         }
         if s.token is not None:
             options["token"] = s.token.get_secret_value()
@@ -159,24 +204,62 @@ class Link:
             try:
                 await ensure_streams(self.js, self.settings)
                 return
-            except nats.errors.Error as error:
+            except _ERRORS as error:
+                if not self.up:
+                    raise BusUnavailable(f"bus {self.settings.shown_url}: lost while connecting ({error})") from error
                 if time.monotonic() + 0.1 >= deadline:
                     raise BusRefused(
                         f"bus {self.settings.shown_url}: no answer from JetStream ({error}); start nats-server with -js"
                     ) from error
             await asyncio.sleep(0.1)
 
-    def _unreachable(self) -> BusUnavailable | BusRefused:
-        cause = self._last_error
-        text = f"bus {self.settings.shown_url}: " + (str(cause) or type(cause).__name__ if cause else "no answer")
-        if cause is not None and any(word in str(cause).lower() for word in _AUTHORIZATION):
-            return BusRefused(text)
-        return BusUnavailable(f"{text} (gave up after {self.settings.connect_timeout_s:g} s)")
+    def _unreachable(self) -> BusUnavailable:
+        cause = self._reason
+        text = str(cause or "") or "no answer"
+        limit = f"gave up after {self.settings.connect_timeout_s:g} s"
+        return BusUnavailable(f"bus {self.settings.shown_url}: {text} ({limit})")
+
+    # --- keeping ------------------------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        """After every reconnection make the streams exist (memory streams die with the server), and replace a client
+        that has closed itself."""
+        provisioned = self.generation
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._attention.wait(), 1.0)
+            self._attention.clear()
+            try:
+                if self._client.is_closed:
+                    await self._replace()
+                if self.up and provisioned != self.generation:
+                    generation = self.generation
+                    await ensure_streams(self.js, self.settings)
+                    provisioned = generation
+            except (*_ERRORS, BusRefused, BusUnavailable) as error:
+                silent = self.rate.allow("keep")
+                if silent is not None:
+                    log.warning("bus connection needs attention", error=str(error), more_since_last_line=silent)
+
+    async def _replace(self) -> None:
+        self._disconnected()
+        log.error("bus connection was closed by its client: connecting anew", url=self.settings.shown_url)
+        if await self._open(time.monotonic() + self.settings.connect_timeout_s):
+            for restore in tuple(self.on_replaced):
+                await restore()
 
     def _connected(self) -> None:
-        self._connected_once = True
         self.generation += 1
         self._up.set()
+        self._attention.set()
+        self._notify()
+
+    def _disconnected(self) -> None:
+        if not self._up.is_set() or self.closed:
+            return
+        self._up.clear()
+        self._stats.disconnects += 1
+        log.warning("bus disconnected", url=self.settings.shown_url)
         self._notify()
 
     def _notify(self) -> None:
@@ -186,31 +269,19 @@ class Link:
             callback()
 
     async def _on_error(self, error: Exception) -> None:
-        self._last_error = error
         self._stats.errors += 1
         text = str(error)
         if "permissions violation" in text.lower():
-            self._forbidden.add(text)
+            self._forbidden.add(text.lower())
+        if self.generation == 0:
+            self._reason = error  # of a failed first connect: `connect` raises it
+            return
         silent = self.rate.allow(f"{type(error).__name__}:{text[:40]}")
-        if silent is not None and self._connected_once:
+        if silent is not None:
             log.warning("bus error", error=text or type(error).__name__, more_since_last_line=silent)
 
-    async def _on_disconnected(self) -> None:
-        if not self._connected_once or not self._up.is_set():
-            return
-        self._up.clear()
-        if not self.closed:
-            self._stats.disconnects += 1
-            log.warning("bus disconnected", url=self.settings.shown_url)
-        self._notify()
 
-    async def _on_reconnected(self) -> None:
-        log.info("bus connected again", url=self.settings.shown_url)
-        self._connected()
-
-    async def _on_closed(self) -> None:
-        if not self.closed and self._connected_once:
-            # cannot happen with unlimited attempts; if it does, `connected` stays false and readiness says so
-            self._up.clear()
-            log.critical("bus connection closed for good", url=self.settings.shown_url)
-            self._notify()
+async def _discard(client: Client) -> None:
+    """Close a client whatever its state, transport included."""
+    with contextlib.suppress(*_ERRORS):
+        await client.close()

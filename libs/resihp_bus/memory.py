@@ -148,7 +148,7 @@ class MemoryBus:
 
     async def publish(self, envelope: AnyEnvelope, *, detail: str, timeout_s: float = 2.0) -> None:
         to, raw = subject(envelope.job, type(envelope.body).kind, detail), encode(envelope)
-        if type(envelope.body).kind in _STORED:
+        if type(envelope.body).kind in _STORED and self._connected:
             await self._until(lambda: self.connected, timeout_s, to)
         self._require().inject(to, raw, message_id=envelope.message_id)
         self.stats.published += 1

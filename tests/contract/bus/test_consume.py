@@ -199,7 +199,7 @@ async def test_a_slow_handler_keeps_its_message(bus: Bus) -> None:
     async def handler(envelope: AnyEnvelope) -> Outcome:
         seen.append(node_of(envelope))
         if seen[-1] == "slow":
-            await asyncio.sleep(2.5)
+            await asyncio.sleep(1.6)
         return Ack()
 
     await publish(bus, "slow", "b", "c")
