@@ -32,6 +32,7 @@ async def serve(service: Service[SchedulerSettings], *, bus: Bus | None = None, 
             SchedulerMetrics(service.metrics),
             incarnation=service.incarnation,
         )
+        service.health.require("database", lambda: leadership.database_error or True)
         running = asyncio.create_task(leadership.run(service.ready))
         stopping = asyncio.create_task(service.stopping.wait())
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -37,11 +37,8 @@ async def issue(term: Term, work: UnitOfWork, situation: Situation, choice: Choi
     plan, old = choice.plan, situation.in_force
     if situation.open is not None:
         await supersede(term, work, situation.open, by=identifier, reason=cause.reason)
-    await work.add_plan(
-        PlanRecord(
-            situation.name, plan.epoch, plan.digest, plan.to_dict(), choice.predicted_tokens_per_s, work.now, None
-        )
-    )
+    predicted = choice.predicted_tokens_per_s
+    await work.add_plan(PlanRecord(situation.name, plan.epoch, plan.digest, plan.to_dict(), predicted, work.now, None))
     await work.add_reconfiguration(
         ReconfigurationRecord(
             id=identifier,
@@ -61,7 +58,7 @@ async def issue(term: Term, work: UnitOfWork, situation: Situation, choice: Choi
             proof={},
             bytes_moved=None,
             bound_tokens_per_s=choice.bound_tokens_per_s,
-            predicted_tokens_per_s=choice.predicted_tokens_per_s,
+            predicted_tokens_per_s=predicted,
             achieved_tokens_per_s=None,
             correlation_id=cause.correlation_id,
             outcome="",
@@ -80,7 +77,7 @@ async def issue(term: Term, work: UnitOfWork, situation: Situation, choice: Choi
             new_digest=plan.digest,
             difference=choice.difference,
             plan_s=cause.plan_s,
-            predicted_tokens_per_s=choice.predicted_tokens_per_s or 0.0,
+            predicted_tokens_per_s=predicted or 0.0,
         )
         await publish(term, work, planned, job=situation.name, epoch=plan.epoch, correlation_id=cause.correlation_id)
     return identifier

@@ -48,6 +48,8 @@ class Leadership:
         self._stopping = asyncio.Event()
         self.term: Term | None = None
         """The term that is being served."""
+        self.database_error = ""
+        """Why the lease could not be looked at; empty while the database answers."""
 
     @property
     def is_leader(self) -> bool:
@@ -73,10 +75,19 @@ class Leadership:
 
     async def _try_acquire(self) -> int | None:
         try:
-            return await self._lease.acquire()
+            return await self._acquire()
         except StoreUnavailable as error:
             log.warning("database not available", error=str(error))
             return None
+
+    async def _acquire(self) -> int | None:
+        try:
+            token = await self._lease.acquire()
+        except StoreUnavailable as error:
+            self.database_error = str(error)
+            raise
+        self.database_error = ""
+        return token
 
     async def _serve(self, token: int, asked_s: float, on_contended: Callable[[], None] | None) -> bool:
         term = Term(
@@ -127,7 +138,7 @@ class Leadership:
             return
         asked_s = self._clock.monotonic()
         try:
-            token = await self._lease.acquire()
+            token = await self._acquire()
         except StoreUnavailable as error:
             log.warning("lease not renewed", error=str(error))
             if not term.in_force():
@@ -155,7 +166,8 @@ class _Serving:
         """Until the term is over or the process stops. Cold start first, then new messages."""
         term = self._term
         relay = Relay(term)
-        background = [asyncio.create_task(relay.run()), asyncio.create_task(Reports(term).run())]
+        works = (relay.run(), Reports(term).run(), self._housekeeping())
+        background = [asyncio.create_task(work) for work in works]
         over = [asyncio.create_task(stopping.wait()), asyncio.create_task(term.deposed.wait())]
         starting = asyncio.create_task(self._start())
         try:
@@ -206,7 +218,19 @@ class _Serving:
         for job in starting:
             async with term.lock(job.job):
                 await begin_if_started(term, job.job)
-        await term.store.prune(term.token, keep_s=term.settings.keep_messages_s)
+
+    async def _housekeeping(self) -> None:
+        """Forget old messages, now and then."""
+        term, settings = self._term, self._term.settings
+        while True:
+            try:
+                await term.store.prune(term.token, keep_s=settings.keep_messages_s)
+            except LeadershipLost:
+                term.deposed.set()
+                return
+            except StoreUnavailable as error:
+                log.warning("database not available", error=str(error))
+            await asyncio.sleep(settings.housekeeping_s)
 
     async def _subscribe(self) -> None:
         term = self._term

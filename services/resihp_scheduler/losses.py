@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -84,14 +84,14 @@ async def devices_lost(
 ) -> Outcome:
     """A verdict that excludes devices. One about a whole node concerns every job that has devices there."""
     if envelope.job != FLEET:
-        await _lose(term, _fault(envelope, body, envelope.job, envelope.message_id))
+        await _lose(term, _fault(envelope, body, envelope.job, envelope.message_id), envelope)
     else:
         async with term.store.read() as connection:
             devices = [d for d in await queries.occupied(connection) if d.node == body.verdict.node]
         for job in sorted({d.job for d in devices}):
             fault = _fault(envelope, body, job, derived_id(envelope.message_id, job))
             ranks = fault.ranks or frozenset(d.rank for d in devices if d.job == job)
-            await _lose(term, Fault(**{**vars(fault), "ranks": ranks}))
+            await _lose(term, replace(fault, ranks=ranks), envelope)
     async with term.transaction() as work:
         await work.claim(envelope.message_id)
         await work.record_event(envelope)
@@ -116,7 +116,7 @@ async def node_left(term: Term, envelope: AnyEnvelope, body: event.NodeLeft, job
         message_id=derived_id(envelope.message_id, job),
         correlation_id=envelope.message_id,
     )
-    await _lose(term, fault)
+    await _lose(term, fault, envelope)
 
 
 def derived_id(message_id: str, job: str) -> str:
@@ -137,7 +137,7 @@ async def _mark_node(work: UnitOfWork, body: event.NodeLost, job: str) -> None:
         await work.set_node_state(node.node, NodeState.LOST)
 
 
-async def _lose(term: Term, fault: Fault) -> None:
+async def _lose(term: Term, fault: Fault, envelope: AnyEnvelope) -> None:
     received_s = term.clock.monotonic()
     async with term.lock(fault.job):
         async with term.store.read() as connection:
@@ -153,6 +153,7 @@ async def _lose(term: Term, fault: Fault) -> None:
         async with term.transaction() as work:
             if not await work.claim(fault.message_id):
                 return
+            await work.record_event(envelope)  # before the events of our answer
             await work.set_devices(fault.job, new, DeviceState.LOST)
             await _respond(term, work, after, fault, answer, plan_s)
     log.warning("devices lost", job=fault.job, fault=fault.kind, ranks=sorted(new), answer=type(answer).__name__)
@@ -175,7 +176,7 @@ async def _respond(
 ) -> None:
     change = after.open if after.open is not None and after.open.mode == "recovery" else None
     correlation_id = change.correlation_id if change is not None else fault.correlation_id
-    incident = Fault(**{**vars(fault), "correlation_id": correlation_id}).incident(work)
+    incident = replace(fault, correlation_id=correlation_id).incident(work)
     await work.add_incident(incident)
     if isinstance(answer, NoPlan):
         await endings.fail(term, work, after, f"{fault.text}; {answer.reason}")
@@ -247,7 +248,7 @@ async def _renew(
         return
     if attempt > term.settings.max_attempts:
         await endings.fail(
-            term, work, situation, f"{fault.text}; {attempt - 1} attempts to form the groups anew failed"
+            term, work, situation, f"{fault.text}; the groups could not be formed in {attempt - 1} tries"
         )
         return
     cause = Cause(

@@ -1,8 +1,8 @@
 """Which node gets which rank. Pure.
 
 A replica goes whole onto one node where it fits, and replicas onto different nodes, so that the loss of a node leaves
-the others' copy of the state. Else a TP group stays on one node (its collectives are the most frequent ones); a group is
-split only if no node has room for it.
+the others' copy of the state. Else a TP group stays on one node (its collectives are the most frequent ones); a group
+is split only if no node has room for it.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import structlog
@@ -58,14 +59,22 @@ class Reports:
             try:
                 async with self._term.store.read() as connection:
                     after = max(self._sequence, await queries.cursor(connection, CURSOR))
-                async for stored in self._term.bus.replay(Kind.REPORT, after_sequence=after):
-                    self.add(stored)
-                    while len(self._waiting) >= MAX_WAITING:
-                        self._full.set()
-                        await asyncio.sleep(self._term.settings.report_flush_s / 4)
+                await self._follow(after)
             except (BusError, StoreUnavailable) as error:
                 log.warning("reports are not read", error=str(error))
             await asyncio.sleep(RETRY_S)
+
+    async def _follow(self, after: int) -> None:
+        reports = self._term.bus.replay(Kind.REPORT, after_sequence=after)
+        try:
+            async for stored in reports:
+                self.add(stored)
+                while len(self._waiting) >= MAX_WAITING:
+                    self._full.set()
+                    await asyncio.sleep(self._term.settings.report_flush_s / 4)
+        finally:
+            if isinstance(reports, AsyncGenerator):  # closed here, not whenever it is collected
+                await reports.aclose()
 
     def add(self, stored: Stored) -> None:
         """Merge one node's report into its iteration's summary."""

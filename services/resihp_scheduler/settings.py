@@ -21,14 +21,16 @@ class SchedulerSettings(ServiceSettings):
     """A leader that did not renew for this long is replaced. Take-over after a crash takes this long at most."""
     lease_renew_s: Seconds = 0.5
     """Renewal period; well below the ttl, so that a slow commit does not cost the lease."""
-    relay_poll_s: Seconds = 0.05
-    """Look into the outbox at least this often; commits of this process wake the relay at once."""
+    relay_poll_s: Seconds = 0.25
+    """Look into the outbox at least this often. Commits wake the relay at once: this only bounds the unforeseen."""
     report_flush_s: Seconds = 0.25
     """Iteration summaries are written together this often."""
     plan_deadline_s: Seconds = 20.0
     """Planning that takes longer fails the job: survivors wait for `timeouts.plan_s` only."""
     max_attempts: Annotated[int, Field(ge=1)] = 5
     """Plans in a row for one fault (refused, or interrupted by a broken link) before the job is given up."""
+    housekeeping_s: Seconds = 3600.0
+    """Old messages are removed this often."""
     keep_messages_s: Seconds = 7 * 86400.0
     """Sent messages and handled message ids are forgotten after this time; longer than acks and commands are stored."""
 

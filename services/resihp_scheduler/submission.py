@@ -87,4 +87,4 @@ async def _start(
             spec=spec,
         )
         await work.send(term.envelope(body, job=spec.name), detail=node)
-    log.info("job gets its slots", job=spec.name, nodes={node: ranks for node, ranks in ranks_of.items()})
+    log.info("job gets its slots", job=spec.name, nodes=dict(ranks_of))
