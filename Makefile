@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-PYTHON ?= python3.11
+PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3),python3.11)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=

@@ -6,16 +6,24 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, overload
 
 __all__ = ["wait_for", "wait_for_blocking"]
 
 T = TypeVar("T")
 
 
+@overload
 async def wait_for(
-    condition: Callable[[], T | Awaitable[T]], timeout_s: float = 10.0, *, every_s: float = 0.01, what: str = ""
-) -> T:
+    condition: Callable[[], Awaitable[T]], timeout_s: float = ..., *, every_s: float = ..., what: str = ...
+) -> T: ...
+@overload
+async def wait_for(
+    condition: Callable[[], T], timeout_s: float = ..., *, every_s: float = ..., what: str = ...
+) -> T: ...
+async def wait_for(
+    condition: Callable[[], Any], timeout_s: float = 10.0, *, every_s: float = 0.01, what: str = ""
+) -> Any:
     """Returns the first true value of `condition` (a function or a coroutine function), looked at every `every_s`.
 
     Raises `TimeoutError` after `timeout_s` with `what` and the last value seen. The event loop keeps running meanwhile.
@@ -26,7 +34,7 @@ async def wait_for(
         if inspect.isawaitable(value):
             value = await value
         if value:
-            return cast(T, value)
+            return value
         if time.monotonic() >= deadline:
             raise TimeoutError(_message(condition, timeout_s, what, value))
         await asyncio.sleep(every_s)

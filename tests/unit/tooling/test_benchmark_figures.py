@@ -31,7 +31,7 @@ def test_kills_cover_ranks_and_points() -> None:
 
 
 def test_recovery_report_shows_net_time() -> None:
-    recovery = {f"{p}_s": 0.01 for p in ("detect", "plan", "abort", "rebuild", "move", "redo")}
+    recovery: dict[str, object] = {f"{p}_s": 0.01 for p in ("detect", "plan", "abort", "rebuild", "move", "redo")}
     recovery |= {"total_s": 0.75, "rank": 3, "bytes_moved": 1000, "difference": "R0.S1 TP 2 -> 1"}
     run = of_document({"recoveries": [recovery], "median_iteration_s": 0.25}, "vote")
     assert run.net_s == pytest.approx(0.5)
