@@ -108,6 +108,8 @@ class GatewayClient:
                     async for event in _parse(response.aiter_lines()):
                         last = event.sequence
                         yield event
+                if not reconnect:
+                    raise CliError(f"event stream of {self.url} ended: the gateway stops")
             except httpx.HTTPError as error:
                 if not reconnect:
                     raise CliError(f"event stream of {self.url}: {_reason(error)}") from error

@@ -1,0 +1,52 @@
+"""`3@15:vote` and `plan.json@8`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from resihp_cli.errors import CliError
+from resihp_cli.fault_script import Switch, parse_fault, parse_switch
+from resihp_messages import FaultPoint, ScriptedFault
+
+
+@pytest.mark.parametrize("point", list(FaultPoint))
+def test_every_point_can_be_named(point: FaultPoint) -> None:
+    assert parse_fault("kill", f"3@15:{point}") == ScriptedFault(kind="kill", rank=3, iteration=15, point=point)
+
+
+def test_default_point_and_spaces() -> None:
+    assert parse_fault("freeze", " 0@1 ") == ScriptedFault(kind="freeze", rank=0, iteration=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("3", "expected RANK@ITERATION"),
+        ("3x5", "expected RANK@ITERATION"),
+        ("-1@5", "expected RANK@ITERATION"),
+        ("3@15:", "expected RANK@ITERATION"),
+        ("3@15:backward", "compute, gradient, vote, optimizer"),
+        ("3@0", "counted from 1"),
+    ],
+)
+def test_wrong_faults_name_the_form(text: str, words: str) -> None:
+    with pytest.raises(CliError, match=words) as error:
+        parse_fault("kill", text)
+    assert "--kill" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_switch(tmp_path: Path) -> None:
+    file = tmp_path / "a@b.json"
+    file.write_text("{}")
+    assert parse_switch(f"{file}@8") == Switch(file, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("plan.json", "FILE@ITERATION"), ("none.json@3", "no such file"), ("@3", "FILE")]
+)
+def test_wrong_switches(text: str, words: str) -> None:
+    with pytest.raises(CliError, match=words):
+        parse_switch(text)
