@@ -63,4 +63,6 @@ class Reply(Body):
 
     accepted: bool
     reason: Text = ""
+    temporary: bool = False
+    """Refused only for now: asking again soon may help."""
     reconfiguration_id: Token | None = None

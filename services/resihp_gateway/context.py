@@ -46,7 +46,7 @@ class Gateway:
         if not isinstance(answer.body, Reply):
             raise ApiError(503, f"the scheduler answered with {answer.schema_}")
         if not answer.body.accepted:
-            raise ApiError(409, answer.body.reason or "the scheduler refused")
+            raise ApiError(503 if answer.body.temporary else 409, answer.body.reason or "the scheduler refused")
         return answer.body
 
 

@@ -145,9 +145,10 @@ def responder(term: Term, answer: Answer) -> Responder:
             reply = await answer(term, envelope)
         except LeadershipLost:
             term.deposed.set()
-            reply = refused("this scheduler is not the leader any more; ask again")
+            reply = Reply(accepted=False, reason="this scheduler is not the leader any more; ask again", temporary=True)
         except StoreUnavailable as error:
-            reply = refused(f"the database is not available: {error}")
+            reason = f"the database is not available: {error}"
+            reply = Reply(accepted=False, reason=reason[:4096], temporary=True)
         return _wrap(term, envelope, reply)
 
     return respond

@@ -145,6 +145,12 @@ async def test_refusal_is_a_conflict_with_the_schedulers_reason(gateway: TestGat
     assert (response.status_code, response.json()["detail"]) == (409, "rank 3 is lost already")
 
 
+async def test_temporary_refusal_asks_to_try_again(gateway: TestGateway, http: httpx.AsyncClient) -> None:
+    await scheduler(gateway, "RequestFault", Reply(accepted=False, reason="no leader", temporary=True))
+    response = await http.post("/api/v1/jobs/demo/faults", json={"rank": 3, "fault": "kill"})
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+
+
 async def test_fault_and_plan_and_stop(gateway: TestGateway, http: httpx.AsyncClient) -> None:
     faults = await scheduler(gateway, "RequestFault", Reply(accepted=True))
     plans = await scheduler(gateway, "RequestPlan", Reply(accepted=True, reconfiguration_id="r9"))
