@@ -128,9 +128,8 @@ class Agent:
         )
         await self._bus.listen(Kind.EVENT, peers)
         self._announce()
-        await self._bus.consume(
-            f"agent-{self._settings.node}", Kind.COMMAND, self._commands, detail=self._settings.node
-        )
+        node = self._settings.node
+        await self._bus.consume(f"agent-{node}", Kind.COMMAND, self._commands, detail=node)
         self.is_ready = True
         self.on_ready()
         log.info("agent_ready", node=node, token=ledger.token, incarnation=self._incarnation)

@@ -157,7 +157,6 @@ class CommandHandler:
             reconfiguration_id=body.reconfiguration_id,
             digest=body.digest,
             world=local,
-            active=tuple(rank for rank in local if rank in plan.active),
             since_s=notice_s,
             plan_s=max(0.0, received_s - notice_s),
         )

@@ -60,7 +60,7 @@ class FrameHandler:
         plan = job.plans.get(frame.epoch)
         if plan is None:
             return
-        awaited = tuple(rank for rank in plan.active or plan.world if rank not in plan.lost)
+        awaited = tuple(rank for rank in plan.world if rank not in plan.lost)
         for epoch, report in job.columns.add(worker.rank, frame, awaited):
             self._announcer.report(report, job=job.name, epoch=epoch)
         if frame.first_of_epoch:

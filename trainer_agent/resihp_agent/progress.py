@@ -24,9 +24,7 @@ class PlanProgress:
     reconfiguration_id: str
     digest: str
     world: tuple[int, ...]
-    """Local ranks of the plan's world, active and standby."""
-    active: tuple[int, ...]
-    """Local ranks that hold a stage."""
+    """Local ranks of the plan's world: those that hold a stage and those that stand by. Both install and commit."""
     since_s: float
     """Monotonic time of the fault's notice; for planned and initial changes of the command's receipt."""
     plan_s: float
