@@ -24,6 +24,7 @@ from resihp_agent.columns import ReportColumns
 from resihp_agent.job import LocalJob
 from resihp_agent.link import WorkerLink
 from resihp_agent.settings import AgentSettings
+from resihp_agent.silence import Silence, scheduling
 from resihp_agent.worker import Leaving, Worker
 from resihp_agent.zygote import Zygote, child_ends, page_memory
 from resihp_messages import JobSpec, event, link
@@ -92,7 +93,7 @@ class Supervisor:
             theirs.close()
             os.close(page_fd)
             os.close(log_fd)
-        return self._adopt(Worker(spec.name, rank, pid, spec, memory, started_s), ours)
+        return self._adopt(Worker(spec.name, rank, pid, spec, memory, started_s, Silence(started_s)), ours)
 
     def _adopt(self, worker: Worker, sock: socket.socket) -> Worker:
         job = self.job(worker.job)
@@ -149,7 +150,8 @@ class Supervisor:
             self._idle.set()
         if worker.leaving in (None, Leaving.FAILED):
             job.abort([worker.rank], noticed_s=noticed_s, reason=f"worker {worker.rank} exited")
-            job.starting -= {worker.rank}
+            if worker.rank in job.starting:
+                job.starting = frozenset()  # this start can never be complete
         process.kill_group(worker.pid)  # helpers of the worker, e.g. data loaders, must not outlive it
         worker.release()
         self._track(self._after_exit(worker, noticed_s))
@@ -211,13 +213,17 @@ class Supervisor:
         process.kill_group(worker.pid)
 
     def _fence_if_stalled(self, worker: Worker, now_s: float) -> None:
+        progress, stall_s = worker.progress(), worker.spec.timeouts.stall_s
+        worker.silence.look(worker.last_sign_s, scheduling(worker.pid))
         silent_s = min(worker.silent_s(now_s), now_s - (self._watched_since_s or now_s))
-        if silent_s <= worker.spec.timeouts.stall_s:
+        if silent_s <= stall_s:
             return
         letter = process.state_letter(worker.pid)
         if letter in {"", "Z", "X"}:  # exiting: the pidfd will tell
             return
-        progress = worker.progress()
+        stalled_s = worker.silence.stalled_s(silent_s, letter, stall_s)
+        if stalled_s is None:
+            return
         young = progress.state is PageState.STARTING or worker.committed == 0
         if young and not process.is_stopped(letter) and silent_s <= self._settings.start_timeout_s:
             return  # imports, first touches of memory, first compilation: slow is not frozen
@@ -226,11 +232,11 @@ class Supervisor:
             rank=worker.rank,
             pid=worker.pid,
             iteration=progress.iteration,
-            stalled_s=silent_s,
+            stalled_s=stalled_s,
             process_state=letter,
         )
         self._announcer.say(body, job=worker.job, epoch=progress.epoch)
-        self.fence(worker, f"no sign of life for {silent_s:.2f} s, process state {letter}")
+        self.fence(worker, f"no sign of life for {stalled_s:.2f} s, process state {letter}")
 
     def _note_own_pause(self, now_s: float) -> None:
         """If this process was held up itself (host suspended, container frozen), the workers probably were too: their

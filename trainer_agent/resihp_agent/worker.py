@@ -8,6 +8,7 @@ from enum import StrEnum
 from mmap import mmap
 
 from resihp_agent.link import WorkerLink
+from resihp_agent.silence import Silence
 from resihp_messages import JobSpec
 from resihp_messages.page import PageState, Progress, ProgressPage
 from resihp_messages.report import WorkerBeat, WorkerState
@@ -45,6 +46,7 @@ class Worker:
     spec: JobSpec
     memory: mmap
     started_s: float
+    silence: Silence
     pidfd: int | None = None
     link: WorkerLink | None = None
     greeted: bool = False
@@ -69,14 +71,19 @@ class Worker:
         except ValueError:
             return Progress(0, 0, 0, 0, PageState.STARTING, 0.0, 0.0)
 
+    @property
+    def last_sign_s(self) -> float:
+        """Monotonic time of the newest sign of life."""
+        return max(self.started_s, self.progress().alive_at_s)
+
     def silent_s(self, now_s: float) -> float:
         """Age of the last sign of life; the fork counts as the first."""
-        return max(0.0, now_s - max(self.started_s, self.progress().alive_at_s))
+        return max(0.0, now_s - self.last_sign_s)
 
     def detect_s(self, noticed_s: float) -> float:
         """From the fault to its notice: from the fault's own stamp if it left one, else from the last sign of life."""
         progress = self.progress()
-        last_s = max(self.started_s, progress.alive_at_s)
+        last_s = self.last_sign_s
         if progress.fault_at_s > 0 and last_s - progress.fault_at_s < _FAULT_SURVIVED_S:
             last_s = progress.fault_at_s
         return max(0.0, noticed_s - last_s)
