@@ -17,6 +17,7 @@ from resihp_messages import JobSpec
 PARITY_LIMIT = {"float64": 1e-9, "float32": 1e-3}
 """Largest absolute difference of any parameter from the undisturbed run. In float32 another summation order is another
 rounding, and AdamW amplifies it: the exact statement is the float64 one."""
+REFERENCE = "undisturbed run of the same seed in one process"
 FAULT_OF_KIND = {"kill": ("worker_lost", "node_lost"), "freeze": ("worker_frozen",)}
 MIB = 1 << 20
 
@@ -68,7 +69,9 @@ def judge(facts: RunFacts) -> Outcome:
         "planned_changes": [_change(r) for r in applied if r.mode == "planned"],
         "faults": [{**f.model_dump(mode="json"), "fired": fired(f, facts.incidents)} for f in facts.spec.faults],
         "samples": samples,
-        "parity": facts.parity,
+        "parity": {"reference": "undisturbed run of the same seed, one process", **facts.parity}
+        if facts.parity
+        else None,
         "throughput_tokens_per_s": {"before": before, "after": after},
         "worker_rss_mb": _memory(facts.probe),
         "median_iteration_s": _median([i.step_s for i in facts.iterations if i.step_s is not None]),
@@ -114,6 +117,8 @@ def _parity_failures(facts: RunFacts) -> list[str]:
     if difference is None:
         return ["the parity check gave no answer" + (f": {facts.parity['error']}" if facts.parity else "")]
     limit = PARITY_LIMIT[facts.spec.dtype]
+    if (facts.parity or {}).get("replicas_equal") is False:
+        return ["the replicas of the model do not have equal parameters"]
     if not difference <= limit:  # also true for not-a-number
         return [f"parameters differ from the undisturbed run by {difference:.3g} (limit {limit:g})"]
     return []

@@ -14,7 +14,10 @@ from resihp_cli.view.wording import ALARMS, GOOD, SECONDARY, describe, names
 from resihp_cli.watch import JobWatch
 from resihp_gateway.models import EventView, IterationView
 
-FEED_LINES = 9
+MAX_FEED_LINES = 9
+MIN_FEED_LINES = 3
+FRAME_LINES = 9
+"""Headline, progress, borders, table head, notes."""
 RATE_WINDOW = 5
 
 
@@ -58,14 +61,16 @@ class LiveView:
     def _feed(self) -> Table:
         table = Table.grid(padding=(0, 1))
         known = names(self._watch.devices)
-        shown = [e for e in self._watch.events if e.name not in SECONDARY][-FEED_LINES:]
+        room = self._console.height - FRAME_LINES - len(self._watch.devices)
+        lines = min(max(room, MIN_FEED_LINES), MAX_FEED_LINES)
+        shown = [e for e in self._watch.events if e.name not in SECONDARY][-lines:]
         for event in shown:
             style = "red" if event.name in ALARMS else "green" if event.name in GOOD else ""
             table.add_row(
                 Text(f"{event.occurred_at.astimezone():%H:%M:%S}", style="dim"),
                 Text(describe(event, known), style=style),
             )
-        for _ in range(FEED_LINES - len(shown)):
+        for _ in range(lines - len(shown)):
             table.add_row("", "")
         return table
 
@@ -73,7 +78,7 @@ class LiveView:
 def headline(watch: JobWatch) -> str:
     """`All 8 devices healthy`, or how many need attention."""
     devices = watch.devices
-    if not devices:
+    if not devices or all(d.state == "starting" for d in devices):
         return "Starting"
     lost = sum(d.state == "lost" for d in devices)
     if not lost:

@@ -67,9 +67,9 @@ def _print_proof(console: Console, document: dict[str, Any]) -> None:
         ),
         (
             "processes",
-            "survivors kept their processes"
+            "every surviving rank kept its process"
             if document["survivor_pids_unchanged"]
-            else "NOT all survivors kept their processes",
+            else "NOT every surviving rank kept its process",
         ),
     ]
     if document["worker_rss_mb"]["max"] is not None:
