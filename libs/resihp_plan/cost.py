@@ -28,6 +28,9 @@ class Linear:
     def seconds(self, work: MicroBatchWork) -> float:
         return self.fixed + self.per_token * work.tokens + self.per_square * work.sum_sq_len
 
+    def __add__(self, other: Linear) -> Linear:
+        return Linear(self.fixed + other.fixed, self.per_token + other.per_token, self.per_square + other.per_square)
+
     def scaled(self, factor: float) -> Linear:
         return Linear(self.fixed * factor, self.per_token * factor, self.per_square * factor)
 
@@ -48,6 +51,11 @@ class StageCost:
         """Seconds during which the group is occupied: slowest member plus collectives."""
         slowest = max(m.seconds(work) for m in self.members) * (self.backward_ratio if backward else 1.0)
         return slowest + self.collectives.seconds(work)
+
+    def round_trip(self, work: MicroBatchWork) -> Linear:
+        """Forward and backward together: a line that is exact while the slowest member at `work` stays the slowest."""
+        slowest = max(self.members, key=lambda m: m.seconds(work))
+        return slowest.scaled(1.0 + self.backward_ratio) + self.collectives.scaled(2.0)
 
 
 @dataclass(frozen=True)
@@ -166,11 +174,13 @@ class CostModel:
         size = num_elements * self.bytes_per_element
         return self.collective_latency_s + _ring(num_owners) * size / self.bytes_per_s
 
-    def micro_batch_s(self, replica: ReplicaPlan, work: MicroBatchWork, health: Health | None = None) -> float:
-        """Forward and backward of one micro-batch in the slowest stage: the pace of a full pipeline."""
+    def pace_line(self, replica: ReplicaPlan, work: MicroBatchWork, health: Health | None = None) -> Linear:
+        """Forward and backward of a micro-batch in the stage that is slowest at `work`: the pace of a full pipeline."""
         last = len(replica.stages) - 1
-        costs = [self.stage_cost(st, last=s == last, health=health) for s, st in enumerate(replica.stages)]
-        return max(c.stage_s(work, backward=False) + c.stage_s(work, backward=True) for c in costs)
+        lines = (
+            self.stage_cost(st, last=s == last, health=health).round_trip(work) for s, st in enumerate(replica.stages)
+        )
+        return max(lines, key=lambda line: line.seconds(work))
 
 
 def _ring(members: int) -> float:

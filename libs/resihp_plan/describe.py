@@ -21,9 +21,7 @@ def describe_change(old: ParallelPlan, new: ParallelPlan) -> str:
             parts.append(f"R{a} dropped")
     for b, replica in enumerate(new.replicas):
         if b not in matched.values():
-            parts.append(
-                f"R{b} new with {len(replica.stages)} stages of TP {_plus(len(s.ranks) for s in replica.stages)}"
-            )
+            parts.append(f"R{b} new with TP {_plus(len(s.ranks) for s in replica.stages)}")
     before, after = _counts(old), _counts(new)
     if before != after:
         parts.append(f"micro-batches {before} -> {after}")

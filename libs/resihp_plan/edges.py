@@ -7,12 +7,12 @@ N = max(senders, receivers) chunks, each crosses exactly once, and the receivers
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from resihp_plan.plan import ParallelPlan
 
 
-@dataclass(frozen=True, order=True)
-class Place:
+class Place(NamedTuple):
     """A stage of a replica: where operations run."""
 
     replica: int

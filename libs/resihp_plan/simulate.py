@@ -8,7 +8,7 @@ transfer. After its last operation a rank reduces its gradient buckets in their 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -44,7 +44,7 @@ class Simulation:
     idle_s: Mapping[int, float]
     """Rank -> makespan minus busy."""
     critical_path: tuple[Step, ...]
-    """Steps that determine the makespan, in time order: none of them can start before the one before it ends."""
+    """Steps that determine the makespan, in time order: each begins when the one before it ends."""
 
 
 def simulate(
@@ -59,135 +59,168 @@ def simulate(
     """Simulate a checked program. `work`: [replica][micro-batch]; `buckets`: of this plan, if they are at hand.
 
     Raises ValueError if `work` does not fit the plan, and for a program that waits for ever.
+
+    Three equal stages, free links: (M + P - 1) * (f + b), the closed form of 1F1B.
+
+    >>> from resihp_plan import ModelSpec, ReplicaPlan, StagePlan, program
+    >>> stages = tuple(StagePlan(s, s + 1, (s,), (1,)) for s in range(3))
+    >>> plan = ParallelPlan(epoch=1, replicas=(ReplicaPlan(stages, num_micro_batches=4),))
+    >>> cost = CostModel(ModelSpec(num_layers=3), attention_s=0.5, mlp_s=0.5, square_s=0.0, head_s=0.0)
+    >>> simulate(plan, program(plan), ((MicroBatchWork(1, 1),) * 4,), cost).makespan_s
+    18.0
     """
-    shape = tuple(len(w) for w in work)
-    if shape != tuple(r.num_micro_batches for r in plan.replicas):
-        raise ValueError(
-            f"work of {shape} micro-batches for a plan with {[r.num_micro_batches for r in plan.replicas]}"
-        )
-    run = _Run(plan, program, work, cost, health)
-    run.pipeline()
-    pipeline_s = max(run.clock.values(), default=0.0)
     known = gradient_buckets(plan, cost.model) if buckets is None else buckets
-    makespan, path = _synchronise(plan, run, known, cost)
-    return Simulation(
-        makespan_s=makespan,
-        pipeline_s=pipeline_s,
-        busy_s=MappingProxyType(run.busy),
-        idle_s=MappingProxyType({r: makespan - b for r, b in run.busy.items()}),
-        critical_path=path,
-    )
+    return synchronise(plan, [run_pipelines(plan, program, work, cost, health)], known, cost)
 
 
 @dataclass
 class _Node:
     """A step with the predecessor that determined its start."""
 
-    what: str
+    what: Op | str
     start: float
     stop: float
     before: _Node | None
 
 
-class _Run:
-    """State of one simulation: a clock per place, messages in flight per edge."""
+@dataclass(frozen=True)
+class PipelineRun:
+    """When each rank is done with its operations, why then, and how long it computed. Replicas that do not exchange
+    work can be run one by one."""
 
-    def __init__(
-        self, plan: ParallelPlan, program: Program, work: Work, cost: CostModel, health: Health | None
-    ) -> None:
-        self.plan, self.work, self.cost = plan, work, cost
-        self.ops: dict[Place, tuple[Op, ...]] = {}
-        self.stage: dict[Place, StageCost] = {}
-        for a, replica in enumerate(plan.replicas):
-            for s, stage in enumerate(replica.stages):
-                place = Place(a, s)
-                self.ops[place] = program.ops[stage.ranks[0]]
-                self.stage[place] = cost.stage_cost(stage, last=s == len(replica.stages) - 1, health=health)
-        self.clock = dict.fromkeys(self.ops, 0.0)
-        self.last: dict[Place, _Node | None] = dict.fromkeys(self.ops)
-        self.busy: dict[int, float] = dict.fromkeys(plan.world, 0.0)
-        self.arrived: dict[tuple[OpKind, Place, Place], deque[tuple[float, _Node | None]]] = {}
-        self._seconds: dict[tuple[Place, MicroBatchWork, bool], float] = {}
+    clock: Mapping[int, float]
+    last: Mapping[int, _Node | None]
+    busy: Mapping[int, float]
 
-    def pipeline(self) -> None:
-        """Run all operations. The times do not depend on the order in which places are visited."""
-        position = dict.fromkeys(self.ops, 0)
-        ready, waiting = deque(self.ops), dict[tuple[OpKind, Place, Place], Place]()
-        while ready:
-            place = ready.popleft()
-            ops = self.ops[place]
-            while position[place] < len(ops):
-                op = ops[position[place]]
-                if op.kind.is_compute:
-                    self._compute(place, op)
-                elif op.kind.is_send:
-                    assert op.peer is not None
-                    edge = (op.kind, place, op.peer)
-                    self._send(edge, op)
-                    if edge in waiting:
-                        ready.append(waiting.pop(edge))
-                else:
-                    assert op.peer is not None
-                    edge = (MATCHING_SEND[op.kind], op.peer, place)
-                    if not self.arrived.get(edge):
-                        waiting[edge] = place
-                        break
-                    self._receive(place, edge)
-                position[place] += 1
-        if waiting:
-            raise ValueError(f"program waits for ever on {sorted(waiting)[0]}: check_program would have refused it")
 
-    def _compute(self, place: Place, op: Op) -> None:
+def run_pipelines(
+    plan: ParallelPlan, program: Program, work: Work, cost: CostModel, health: Health | None = None
+) -> PipelineRun:
+    """Simulate the operations of the plan's active ranks, without the synchronisation after them."""
+    given, planned = [len(w) for w in work], [r.num_micro_batches for r in plan.replicas]
+    if given != planned:
+        raise ValueError(f"work of {given} micro-batches for a plan with {planned}")
+    lanes = {
+        Place(a, s): _Lane(
+            program.ops[stage.ranks[0]],
+            cost.stage_cost(stage, last=s == len(replica.stages) - 1, health=health),
+            len(stage.ranks),
+        )
+        for a, replica in enumerate(plan.replicas)
+        for s, stage in enumerate(replica.stages)
+    }
+    _Run(lanes, work, cost).run()
+    clock: dict[int, float] = {}
+    last: dict[int, _Node | None] = {}
+    busy: dict[int, float] = {}
+    for place, lane in lanes.items():
+        for t, rank in enumerate(plan.replicas[place.replica].stages[place.stage].ranks):
+            clock[rank], last[rank], busy[rank] = lane.clock, lane.last, lane.member_busy(t, work)
+    return PipelineRun(clock, last, busy)
+
+
+Edge = tuple[OpKind, Place, Place]
+
+
+class _Lane:
+    """One place: its operations, how far it is, and its clock."""
+
+    def __init__(self, ops: tuple[Op, ...], cost: StageCost, degree: int) -> None:
+        self.ops, self.cost, self.degree = ops, cost, degree
+        self.position = 0
+        self.clock = 0.0
+        self.last: _Node | None = None
+        self._seconds: dict[tuple[MicroBatchWork, bool], float] = {}
+
+    def compute(self, op: Op, work: MicroBatchWork) -> None:
         backward = op.kind is OpKind.BACKWARD
-        work = self.work[op.replica][op.micro_batch]
-        key = (place, work, backward)
-        if key not in self._seconds:
-            self._seconds[key] = self.stage[place].stage_s(work, backward=backward)
-        start = self.clock[place]
-        stop = start + self._seconds[key]
-        self.clock[place] = stop
-        self.last[place] = _Node(str(op), start, stop, self.last[place])
-        for t, rank in enumerate(self.plan.replicas[place.replica].stages[place.stage].ranks):
-            self.busy[rank] += self.stage[place].member_s(t, work, backward=backward)
+        seconds = self._seconds.get((work, backward))
+        if seconds is None:
+            seconds = self._seconds[work, backward] = self.cost.stage_s(work, backward=backward)
+        self.last = _Node(op, self.clock, self.clock + seconds, self.last)
+        self.clock = self.last.stop
 
-    def _send(self, edge: tuple[OpKind, Place, Place], op: Op) -> None:
-        _, source, target = edge
-        replicas = self.plan.replicas
-        senders = len(replicas[source.replica].stages[source.stage].ranks)
-        receivers = len(replicas[target.replica].stages[target.stage].ranks)
-        tokens = self.work[op.replica][op.micro_batch].tokens
-        start = self.clock[source]
-        stop = start + self.cost.transfer_s(senders, receivers, tokens)
-        self.arrived.setdefault(edge, deque()).append((stop, _Node(str(op), start, stop, self.last[source])))
+    def arrive(self, node: _Node) -> None:
+        """Resource edge against data edge: the later one determines when the next operation starts."""
+        if node.stop > self.clock:
+            self.clock, self.last = node.stop, node
 
-    def _receive(self, place: Place, edge: tuple[OpKind, Place, Place]) -> None:
-        arrival, node = self.arrived[edge].popleft()
-        # Resource edge against data edge: the later one determines when the next operation starts.
-        if arrival > self.clock[place]:
-            self.clock[place] = arrival
-            self.last[place] = node
+    def member_busy(self, index: int, work: Work) -> float:
+        return sum(
+            self.cost.member_s(index, work[op.replica][op.micro_batch], backward=op.kind is OpKind.BACKWARD)
+            for op in self.ops
+            if op.kind.is_compute
+        )
 
 
-def _synchronise(
-    plan: ParallelPlan, run: _Run, buckets: Sequence[Bucket], cost: CostModel
-) -> tuple[float, tuple[Step, ...]]:
+class _Run:
+    """Messages in flight between lanes. The times do not depend on the order in which lanes are visited."""
+
+    def __init__(self, lanes: Mapping[Place, _Lane], work: Work, cost: CostModel) -> None:
+        self.lanes, self.work, self.cost = lanes, work, cost
+        self.in_flight: dict[Edge, deque[_Node]] = {}
+        self.ready = deque(lanes)
+        self.waiting: dict[Edge, Place] = {}
+
+    def run(self) -> None:
+        while self.ready:
+            place = self.ready.popleft()
+            lane = self.lanes[place]
+            while lane.position < len(lane.ops) and self._step(place, lane, lane.ops[lane.position]):
+                lane.position += 1
+        if self.waiting:
+            raise ValueError(f"program waits for ever on {min(self.waiting)}: check_program would have refused it")
+
+    def _step(self, place: Place, lane: _Lane, op: Op) -> bool:
+        """Execute one operation; False if it must wait for a message."""
+        if op.kind.is_compute:
+            lane.compute(op, self.work[op.replica][op.micro_batch])
+            return True
+        assert op.peer is not None  # transfers have one
+        if op.kind.is_send:
+            edge = (op.kind, place, op.peer)
+            seconds = self.cost.transfer_s(
+                lane.degree, self.lanes[op.peer].degree, self.work[op.replica][op.micro_batch].tokens
+            )
+            node = _Node(op, lane.clock, lane.clock + seconds, lane.last)
+            self.in_flight.setdefault(edge, deque()).append(node)
+            if edge in self.waiting:
+                self.ready.append(self.waiting.pop(edge))
+            return True
+        edge = (MATCHING_SEND[op.kind], op.peer, place)
+        if not self.in_flight.get(edge):
+            self.waiting[edge] = place
+            return False
+        lane.arrive(self.in_flight[edge].popleft())
+        return True
+
+
+def synchronise(
+    plan: ParallelPlan, runs: Iterable[PipelineRun], buckets: Sequence[Bucket], cost: CostModel
+) -> Simulation:
+    """Gradient buckets and vote after the pipelines; `runs` together cover the plan's active ranks."""
     clock = dict.fromkeys(plan.world, 0.0)
     last: dict[int, _Node | None] = dict.fromkeys(plan.world)
-    for place in run.ops:
-        for rank in plan.replicas[place.replica].stages[place.stage].ranks:
-            clock[rank], last[rank] = run.clock[place], run.last[place]
+    busy = dict.fromkeys(plan.world, 0.0)
+    for run in runs:
+        clock.update(run.clock)
+        last.update(run.last)
+        busy.update(run.busy)
+    pipeline_s = max(clock.values())
     for bucket in buckets:
         if bucket.is_shared:
             seconds = cost.all_reduce_s(len(bucket.owners), bucket.num_elements)
             _join(bucket.owners, f"bucket {'-'.join(map(str, bucket.owners))}", seconds, clock, last)
     vote = cost.collective_latency_s if len(plan.world) > 1 else 0.0
     _join(plan.world, "vote", vote, clock, last)
-    path: list[Step] = []
-    node = last[plan.world[0]]
-    while node is not None:
-        path.append(Step(node.what, node.start, node.stop))
-        node = node.before
-    return max(clock.values()), tuple(reversed(path))
+    makespan = max(clock.values())
+    return Simulation(
+        makespan_s=makespan,
+        pipeline_s=pipeline_s,
+        busy_s=MappingProxyType(busy),
+        idle_s=MappingProxyType({r: makespan - b for r, b in busy.items()}),
+        critical_path=_path(last[plan.world[0]]),
+    )
 
 
 def _join(
@@ -198,3 +231,11 @@ def _join(
     node = _Node(what, clock[latest], clock[latest] + seconds, last[latest])
     for rank in ranks:
         clock[rank], last[rank] = node.stop, node
+
+
+def _path(node: _Node | None) -> tuple[Step, ...]:
+    path: list[Step] = []
+    while node is not None:
+        path.append(Step(str(node.what), node.start, node.stop))
+        node = node.before
+    return tuple(reversed(path))

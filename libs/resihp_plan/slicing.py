@@ -68,20 +68,26 @@ def deal(
 ) -> tuple[tuple[int, ...], ...]:
     """[replica] -> indices of its micro-batches, ascending; as many as the plan gives it.
 
-    Heaviest first, each to the replica with a free slot that would be done with it first. Raises ValueError if the
-    numbers differ.
+    Heaviest first, each to the replica that would be done first with it and with its average share of what is left.
+    Raises ValueError if the numbers differ.
     """
     if len(work) != plan.num_micro_batches:
         raise ValueError(f"{len(work)} micro-batches for a plan of {plan.num_micro_batches}")
-    load = [0.0] * len(plan.replicas)
-    dealt: list[list[int]] = [[] for _ in plan.replicas]
-    for m in sorted(range(len(work)), key=lambda m: (-cost.layer_s(work[m]), m)):
-        after = {
-            a: load[a] + cost.micro_batch_s(replica, work[m], speed)
-            for a, replica in enumerate(plan.replicas)
-            if len(dealt[a]) < replica.num_micro_batches
-        }
+    rest = MicroBatchWork(sum(w.tokens for w in work), sum(w.sum_sq_len for w in work))
+    pace = [cost.pace_line(replica, rest, speed) for replica in plan.replicas]
+    load = [0.0] * len(pace)
+    dealt: list[list[int]] = [[] for _ in pace]
+    order = sorted(range(len(work)), key=lambda m: (-cost.layer_s(work[m]), m))
+    for n, m in enumerate(order):
+        rest = MicroBatchWork(rest.tokens - work[m].tokens, rest.sum_sq_len - work[m].sum_sq_len)
+        to_come = max(1, len(order) - n - 1)
+        after: dict[int, float] = {}
+        for a, replica in enumerate(plan.replicas):
+            slots = replica.num_micro_batches - len(dealt[a]) - 1
+            if slots >= 0:
+                # The slots that stay open are filled with average ones of the rest, sooner or later.
+                after[a] = load[a] + pace[a].seconds(work[m]) + slots * pace[a].seconds(rest) / to_come
         a = min(after, key=lambda a: (after[a], a))
         dealt[a].append(m)
-        load[a] = after[a]
+        load[a] += pace[a].seconds(work[m])
     return tuple(tuple(sorted(chosen)) for chosen in dealt)

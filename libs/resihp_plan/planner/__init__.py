@@ -3,7 +3,7 @@
 from resihp_plan.planner.decision import Alternative, Decision, Infeasible, InfeasibleKind
 from resihp_plan.planner.initial import plan_initial
 from resihp_plan.planner.loss import plan_after_loss
-from resihp_plan.planner.predict import Prediction, predict
+from resihp_plan.planner.predict import Prediction, Predictor, predict
 
 __all__ = [
     "Alternative",
@@ -11,6 +11,7 @@ __all__ = [
     "Infeasible",
     "InfeasibleKind",
     "Prediction",
+    "Predictor",
     "plan_after_loss",
     "plan_initial",
     "predict",

@@ -9,7 +9,7 @@ from resihp_plan.cluster import Health, speed_of
 from resihp_plan.cost import CostModel
 from resihp_plan.layout import unit_shares
 from resihp_plan.model import ModelSpec, Split
-from resihp_plan.plan import ReplicaPlan, StagePlan
+from resihp_plan.plan import StagePlan
 from resihp_plan.workload import MicroBatchWork
 
 Group = tuple[int, ...]
@@ -33,11 +33,13 @@ def _everybody_works(group: Group, weights: tuple[int, ...], model: ModelSpec) -
     return all(min(unit_shares(stage, model, split)) > 0 for split in (Split.ATTENTION, Split.VOCAB))
 
 
-def best_group(group: Group, cost: CostModel, work: MicroBatchWork, health: Health | None) -> StagePlan:
+def best_group(
+    group: Group, cost: CostModel, work: MicroBatchWork, health: Health | None, *, largest: bool = False
+) -> StagePlan:
     """The fastest TP group out of these ranks (all layers, as a stage).
 
     Top-k by speed, for every k (paper, Eq. 4, without the restriction to powers of two); a smaller k only if it is
-    strictly faster. TP order stays as given.
+    strictly faster, and never with `largest`. TP order stays as given.
     """
     by_speed = sorted(range(len(group)), key=lambda i: (-speed_of(group[i], health), i))
     best: tuple[float, StagePlan] | None = None
@@ -50,14 +52,15 @@ def best_group(group: Group, cost: CostModel, work: MicroBatchWork, health: Heal
         pace = pace_s(stage, cost, work, health, last=False)
         if best is None or pace < best[0]:
             best = (pace, stage)
+        if largest:
+            break
     assert best is not None  # a group of one always works
     return best[1]
 
 
 def pace_s(stage: StagePlan, cost: CostModel, work: MicroBatchWork, health: Health | None, *, last: bool) -> float:
     """Seconds of forward and backward of one micro-batch in one stage."""
-    c = cost.stage_cost(stage, last=last, health=health)
-    return c.stage_s(work, backward=False) + c.stage_s(work, backward=True)
+    return cost.stage_cost(stage, last=last, health=health).round_trip(work).seconds(work)
 
 
 def spread_layers(
@@ -107,9 +110,9 @@ def spread_micro_batches(fill_s: Sequence[float], pace: Sequence[float], num_mic
 
 
 def fill_and_pace(
-    replica: ReplicaPlan, cost: CostModel, work: MicroBatchWork, health: Health | None
+    stages: Sequence[StagePlan], cost: CostModel, work: MicroBatchWork, health: Health | None
 ) -> tuple[float, float]:
     """Seconds of the first micro-batch through the whole pipeline and back, and of each further one."""
-    last = len(replica.stages) - 1
-    paces = [pace_s(st, cost, work, health, last=s == last) for s, st in enumerate(replica.stages)]
+    last = len(stages) - 1
+    paces = [pace_s(st, cost, work, health, last=s == last) for s, st in enumerate(stages)]
     return sum(paces), max(paces)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import comb, prod
 
 from resihp_plan.cluster import Health
@@ -59,19 +59,25 @@ class Search:
     cost: CostModel
     workload: Workload
     health: Health | None
+    largest_groups: bool = False
+    """Never leave a device out of a group, even if it does not make the group faster."""
+    _known: dict[Stages, tuple[float, float]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def work(self) -> MicroBatchWork:
         return self.workload.micro_batch
 
     def group(self, ranks: Group) -> StagePlan:
-        return best_group(ranks, self.cost, self.work, self.health)
+        return best_group(ranks, self.cost, self.work, self.health, largest=self.largest_groups)
 
     def spread(self, groups: Sequence[StagePlan]) -> Stages:
         return spread_layers(groups, self.cost, self.work, self.health)
 
     def fill_and_pace(self, stages: Stages) -> tuple[float, float]:
-        return fill_and_pace(ReplicaPlan(stages, 0), self.cost, self.work, self.health)
+        """Seconds of the first micro-batch through the replica and back, and of each further one."""
+        if stages not in self._known:
+            self._known[stages] = fill_and_pace(stages, self.cost, self.work, self.health)
+        return self._known[stages]
 
     def counts(self, replicas: Sequence[Stages]) -> tuple[int, ...]:
         """Micro-batches per replica, level by the estimate."""
@@ -93,7 +99,8 @@ def arrangements(plan: ParallelPlan, usable: Collection[int], search: Search) ->
     for chosen in _combinations(options, search):
         found += _with_pool(chosen, usable, search)
     found += [x for merged in _merges(plan, usable, options, search) for x in _with_pool(merged, usable, search)]
-    found += _regroupings(plan, usable, search)
+    if any(o[0].name for o in options):
+        found += _regroupings(plan, usable, search)
     unique = {
         (x.replicas, x.standby): x for x in reversed(found) if x.replicas
     }  # the first name of an arrangement wins

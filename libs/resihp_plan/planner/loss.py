@@ -7,9 +7,9 @@ divisions of the micro-batches. Within `TOLERANCE` of the fastest, the one that 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from resihp_plan.buckets import Bucket, buckets_of
+from resihp_plan.buckets import buckets_of
 from resihp_plan.check import check_program
 from resihp_plan.cluster import Cluster, Health
 from resihp_plan.cost import CostModel
@@ -20,7 +20,7 @@ from resihp_plan.model import EMBEDDING, HEAD, ModelSpec
 from resihp_plan.plan import ParallelPlan, ReplicaPlan
 from resihp_plan.planner.candidates import Arrangement, Search, arrangements
 from resihp_plan.planner.decision import Alternative, Decision, Infeasible, InfeasibleKind
-from resihp_plan.planner.predict import Prediction, predict
+from resihp_plan.planner.predict import Predictor, predict
 from resihp_plan.program import program
 from resihp_plan.transfers import transfers
 from resihp_plan.validate import validate
@@ -75,7 +75,10 @@ def plan_after_loss(
         _require_state(held, frozenset(alive))
     search = Search(cost or CostModel.for_model(model), workload, health)
     scorer = _Scorer(plan, model, cluster, frozenset(alive), held, search, plan.epoch + 1 if epoch is None else epoch)
-    scored = scorer.scored(arrangements(plan, usable, search))
+    try:
+        scored = scorer.scored(arrangements(plan, usable, search))
+    except Infeasible:  # of memory: groups as large as possible need the least
+        scored = scorer.scored(arrangements(plan, usable, replace(search, largest_groups=True)))
     chosen = scorer.choose(scored)
     validate(chosen.plan, model, alive=usable, num_micro_batches=workload.num_micro_batches, memory=scorer.memory)
     check_program(program(chosen.plan), chosen.plan)
@@ -84,8 +87,8 @@ def plan_after_loss(
     return Decision(
         plan=chosen.plan,
         name=chosen.name,
-        predicted_step_s=chosen.prediction.step_s,
-        predicted_tokens_per_s=chosen.prediction.tokens_per_s,
+        predicted_step_s=chosen.step_s,
+        predicted_tokens_per_s=workload.tokens / chosen.step_s,
         bound_tokens_per_s=healthy.tokens_per_s * len(usable) / total,
         alternatives=scorer.alternatives(scored, chosen),
         reason=scorer.reason(chosen),
@@ -129,12 +132,9 @@ def _ranges(numbers: list[int]) -> str:
 @dataclass(frozen=True)
 class _Scored:
     name: str
-    prediction: Prediction
+    plan: ParallelPlan
+    step_s: float
     layout: Layout
-
-    @property
-    def plan(self) -> ParallelPlan:
-        return self.prediction.plan
 
 
 class _Scorer:
@@ -158,6 +158,7 @@ class _Scorer:
             if limits
             else None
         )
+        self.predictor = Predictor(search.workload, search.cost, search.health)
         self._bytes: dict[str, int] = {}
 
     def scored(self, candidates: tuple[Arrangement, ...]) -> list[_Scored]:
@@ -172,19 +173,20 @@ class _Scorer:
             if simulated >= NUM_SIMULATED and candidate.name in kinds:
                 continue
             counts = self.search.counts(candidate.replicas)
-            held = layout(self._plan(candidate, counts), self.model)
-            excess = self.memory.excess(held) if self.memory else ()
-            if excess:
-                rank, needed, limit = excess[0]
-                full.append(f"{candidate.name}: rank {rank} needs {needed} bytes and has {limit}")
+            plans = [self._plan(candidate, c) for c in _neighbours(counts)]
+            excess = [self._excess(plan) for plan in plans]
+            fitting = [plan for plan, e in zip(plans, excess, strict=True) if not e]
+            if not fitting:
+                full.append(f"{candidate.name}: {excess[0]}")
                 continue
             kinds.add(candidate.name)
             simulated += 1
+            held = layout(fitting[0], self.model)  # layout and buckets do not depend on the counts
             buckets = buckets_of(held)
-            found += [self._score(candidate, c, held, buckets) for c in _neighbours(counts)]
+            found += [_Scored(candidate.name, p, self.predictor.step_s(p, buckets), held) for p in fitting]
         if not found:
             raise Infeasible(InfeasibleKind.MEMORY, f"{len(full)} candidates do not fit; {full[0]}")
-        return sorted(found, key=lambda x: (x.prediction.step_s, x.name, x.plan.digest))
+        return sorted(found, key=lambda x: (x.step_s, x.name, x.plan.digest))
 
     def _plan(self, candidate: Arrangement, counts: tuple[int, ...]) -> ParallelPlan:
         return ParallelPlan(
@@ -193,19 +195,19 @@ class _Scorer:
             standby=candidate.standby,
         )
 
-    def _score(
-        self, candidate: Arrangement, counts: tuple[int, ...], held: Layout, buckets: tuple[Bucket, ...]
-    ) -> _Scored:
-        # Layout and buckets do not depend on the counts.
-        plan = self._plan(candidate, counts)
-        prediction = predict(plan, self.search.workload, self.search.cost, health=self.search.health, buckets=buckets)
-        return _Scored(candidate.name, prediction, held)
+    def _excess(self, plan: ParallelPlan) -> str:
+        """The first rank that does not fit, in words; empty if all do."""
+        if self.memory is None:
+            return ""
+        for rank, needed, limit in self.memory.excess(layout(plan, self.model)):
+            return f"rank {rank} needs {needed} bytes and has {limit}"
+        return ""
 
     def choose(self, scored: list[_Scored]) -> _Scored:
         """Fewest bytes among the fastest; then the faster one."""
-        limit = scored[0].prediction.step_s * (1 + TOLERANCE)
-        close = [x for x in scored if x.prediction.step_s <= limit]
-        return min(close, key=lambda x: (self.bytes_moved(x), x.prediction.step_s, x.name, x.plan.digest))
+        limit = scored[0].step_s * (1 + TOLERANCE)
+        close = [x for x in scored if x.step_s <= limit]
+        return min(close, key=lambda x: (self.bytes_moved(x), x.step_s, x.name, x.plan.digest))
 
     def bytes_moved(self, scored: _Scored) -> int:
         if scored.plan.digest not in self._bytes:
@@ -222,7 +224,7 @@ class _Scorer:
         return tuple(self._alternative(x, chosen) for x in best_of.values())
 
     def _alternative(self, x: _Scored, chosen: _Scored) -> Alternative:
-        slower = x.prediction.step_s / chosen.prediction.step_s - 1
+        slower = x.step_s / chosen.step_s - 1
         moved = self._bytes.get(x.plan.digest)
         if moved is not None and slower <= TOLERANCE:
             why = f"about as fast ({slower:+.1%} time), moves {moved} bytes instead of {self.bytes_moved(chosen)}"
@@ -230,8 +232,8 @@ class _Scorer:
             why = f"{slower:.1%} more time per step"
         return Alternative(
             name=x.name,
-            predicted_step_s=x.prediction.step_s,
-            predicted_tokens_per_s=x.prediction.tokens_per_s,
+            predicted_step_s=x.step_s,
+            predicted_tokens_per_s=self.search.workload.tokens / x.step_s,
             bytes_moved=moved,
             difference=describe_change(self.old, x.plan),
             why_lost=why,
@@ -241,7 +243,7 @@ class _Scorer:
         lost = sorted(set(self.old.world) - self.alive)
         what = f"lost ranks {', '.join(map(str, lost))}" if lost else "no rank lost"
         return (
-            f"{what}: {chosen.name}, predicted {chosen.prediction.tokens_per_s:.0f} tokens/s, "
+            f"{what}: {chosen.name}, predicted {self.search.workload.tokens / chosen.step_s:.0f} tokens/s, "
             f"{self.bytes_moved(chosen)} bytes to move"
         )
 

@@ -1,4 +1,4 @@
-"""Predicted iteration of a plan under a typical workload."""
+"""Predicted iterations of plans under a typical workload."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from resihp_plan.buckets import Bucket, buckets_of
 from resihp_plan.cluster import Health
 from resihp_plan.cost import CostModel
 from resihp_plan.layout import layout
-from resihp_plan.plan import ParallelPlan
+from resihp_plan.plan import ParallelPlan, ReplicaPlan
 from resihp_plan.program import program
-from resihp_plan.simulate import Simulation, simulate
+from resihp_plan.simulate import PipelineRun, Simulation, run_pipelines, simulate, synchronise
 from resihp_plan.workload import Workload
 
 
@@ -31,16 +31,28 @@ class Prediction:
         return self.tokens / self.simulation.makespan_s
 
 
-def predict(
-    plan: ParallelPlan,
-    workload: Workload,
-    cost: CostModel,
-    *,
-    health: Health | None = None,
-    buckets: tuple[Bucket, ...] | None = None,
-) -> Prediction:
+def predict(plan: ParallelPlan, workload: Workload, cost: CostModel, *, health: Health | None = None) -> Prediction:
     """Generate the plan's program and simulate it. `plan` must be valid for the cost's model."""
-    generated = program(plan)
-    known = buckets_of(layout(plan, cost.model)) if buckets is None else buckets
-    simulation = simulate(plan, generated, workload.work(plan), cost, health=health, buckets=known)
+    simulation = simulate(plan, program(plan), workload.work(plan), cost, health=health)
     return Prediction(plan, simulation, workload.tokens)
+
+
+class Predictor:
+    """Step times of many plans that have replicas in common: the same simulation, each replica run only once."""
+
+    def __init__(self, workload: Workload, cost: CostModel, health: Health | None) -> None:
+        self.workload, self.cost, self.health = workload, cost, health
+        self._runs: dict[ReplicaPlan, PipelineRun] = {}
+
+    def step_s(self, plan: ParallelPlan, buckets: tuple[Bucket, ...] | None = None) -> float:
+        """`predict(plan, ...).step_s`, for plans without migrations. `buckets`: of this plan, if they are at hand."""
+        assert not plan.migrations  # replicas would depend on each other
+        known = buckets_of(layout(plan, self.cost.model)) if buckets is None else buckets
+        return synchronise(plan, [self._run(r) for r in plan.replicas], known, self.cost).makespan_s
+
+    def _run(self, replica: ReplicaPlan) -> PipelineRun:
+        if replica not in self._runs:
+            alone = ParallelPlan(epoch=0, replicas=(replica,))
+            work = self.workload.work(alone)
+            self._runs[replica] = run_pipelines(alone, program(alone), work, self.cost, self.health)
+        return self._runs[replica]

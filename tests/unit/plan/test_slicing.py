@@ -1,0 +1,141 @@
+"""Documents into micro-batches, micro-batches to replicas."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resihp_plan import CostModel, Document, MicroBatchWork, ParallelPlan, ReplicaPlan, slice_batch
+from resihp_plan.packing import _longest_first, pack
+from support.plans import DEMO_MODEL, demo_plan, models, plans, stage
+
+
+def _in_order(lengths: list[int], capacity: int) -> int:
+    """Bins that next fit needs."""
+    bins, used = 1, 0
+    for n in lengths:
+        if used + n > capacity:
+            bins, used = bins + 1, 0
+        used += n
+    return bins
+
+
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=40)
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.integers(40, 60))
+def test_everything_that_fits_in_order_is_packed(lengths: list[int], capacity: int) -> None:
+    costs = [float(n + n * n) for n in lengths]
+    bins = pack(lengths, costs, _in_order(lengths, capacity), capacity)
+    assert sorted(i for b in bins for i in b) == list(range(len(lengths)))
+    assert all(sum(lengths[i] for i in b) <= capacity for b in bins)
+    assert all(list(b) == sorted(b) for b in bins)
+
+
+def test_what_does_not_fit_is_named_with_numbers() -> None:
+    with pytest.raises(ValueError, match=r"3 documents with 18 tokens do not fit into 2 micro-batches.*need 3"):
+        pack([6, 6, 6], [1.0, 1.0, 1.0], 2, 10)
+
+
+def test_tight_batches_are_levelled_by_swaps() -> None:
+    """Longest first leaves the last document without room here; packed in order the heaviest bin has 6^2 + 5^2."""
+    lengths = [6, 5, 3, 3, 5, 1, 4, 5]
+    costs = [float(n * n) for n in lengths]
+    assert _longest_first(lengths, costs, 3, 11) is None
+    bins = pack(lengths, costs, 3, 11)
+    assert sorted(i for b in bins for i in b) == list(range(8))
+    assert max(sum(lengths[i] for i in b) for b in bins) <= 11
+    assert max(sum(costs[i] for i in b) for b in bins) == 6**2 + 4**2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_every_document_once_and_counts_kept(data: st.DataObject) -> None:
+    model = data.draw(models())
+    plan = data.draw(plans(model))
+    num = plan.num_micro_batches
+    documents = _documents(random.Random(data.draw(st.integers(0, 10_000))), num, 64)
+    sliced = slice_batch(documents, plan, model, tokens_per_micro_batch=64)
+    assert [len(r) for r in sliced.micro_batches] == [r.num_micro_batches for r in plan.replicas]
+    used = sorted(i for r in sliced.micro_batches for m in r for i in m)
+    assert used == list(range(len(documents)))
+    for replica in sliced.work:
+        assert all(m.tokens <= 64 for m in replica)
+    assert sliced == slice_batch(documents, plan, model, tokens_per_micro_batch=64)
+
+
+def _documents(random_: random.Random, num_micro_batches: int, capacity: int) -> list[Document]:
+    """Documents drawn micro-batch by micro-batch, as the batch generator does."""
+    lengths: list[int] = []
+    for _ in range(num_micro_batches):
+        room = capacity
+        while room > 4 and random_.random() < 0.9:
+            lengths.append(random_.randint(1, room))
+            room -= lengths[-1]
+    return [Document(1000 + i, n) for i, n in enumerate(lengths)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(0, 8))
+def test_the_micro_batches_do_not_depend_on_the_layout(seed: int, first: int) -> None:
+    documents = _documents(random.Random(seed), 8, 128)
+    healthy = slice_batch(documents, demo_plan(), DEMO_MODEL, tokens_per_micro_batch=128)
+    other = ParallelPlan(
+        7,
+        (
+            ReplicaPlan((stage(0, 3, 4, 5, 6), stage(3, 8, 9)), first),
+            ReplicaPlan((stage(0, 8, 1),), 8 - first),
+        ),
+    )
+    changed = slice_batch(documents, other, DEMO_MODEL, tokens_per_micro_batch=128, speed={9: 0.5})
+    assert {m for r in healthy.micro_batches for m in r} == {m for r in changed.micro_batches for m in r}
+
+
+def test_heavy_micro_batches_go_where_time_is() -> None:
+    lengths = [128, 128, *[16] * 48]  # two single-document micro-batches, six of short ones
+    documents = [Document(i, n) for i, n in enumerate(lengths)]
+    even = slice_batch(documents, demo_plan(), DEMO_MODEL, tokens_per_micro_batch=128)
+    assert [sum(i in (0, 1) for m in r for i in m) for r in even.micro_batches] == [1, 1], "one each"
+    slow = slice_batch(
+        documents, demo_plan(), DEMO_MODEL, tokens_per_micro_batch=128, speed=dict.fromkeys((0, 1, 2, 3), 0.5)
+    )
+    assert [sum(i in (0, 1) for m in r for i in m) for r in slow.micro_batches] == [0, 2], "both to the fast replica"
+
+
+def test_levelling_lowers_the_heaviest_micro_batch() -> None:
+    rng = random.Random(3)
+    cost = CostModel.for_model(DEMO_MODEL)
+    better = 0
+    for _ in range(20):
+        documents = _documents(rng, 8, 128)
+        sliced = slice_batch(documents, demo_plan(), DEMO_MODEL, tokens_per_micro_batch=128)
+        heaviest = max(cost.layer_s(m) for r in sliced.work for m in r)
+        in_order: list[list[int]] = [[]]
+        for d in documents:
+            if sum(in_order[-1]) + d.length > 128:
+                in_order.append([])
+            in_order[-1].append(d.length)
+        naive = max(cost.layer_s(MicroBatchWork.of(b)) for b in in_order)
+        assert heaviest <= naive * (1 + 1e-12)
+        better += heaviest < naive * 0.95
+    assert better >= 10
+
+
+@pytest.mark.parametrize(
+    ("length", "text"),
+    [(0, "document 5 has 0 tokens"), (129, "document 5 has 129 tokens; a micro-batch holds 1 to 128")],
+)
+def test_impossible_documents_are_refused(length: int, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        slice_batch([Document(5, length)], demo_plan(), DEMO_MODEL, tokens_per_micro_batch=128)
+
+
+def test_few_documents_leave_micro_batches_empty() -> None:
+    sliced = slice_batch([Document(0, 9)], demo_plan(), DEMO_MODEL, tokens_per_micro_batch=128)
+    assert sorted(len(m) for r in sliced.micro_batches for m in r) == [0] * 7 + [1]
+    assert dataclasses.astuple(sliced.work[0][0]) in {(0, 0), (9, 81)}
