@@ -21,7 +21,7 @@ import torch
 from resihp_messages import pack, unpack
 from resihp_messages.page import ProgressPage
 from resihp_trainer.comm import CommunicationFailed, EpochAborted, EpochGroups, GlooCommunicator, Pending
-from resihp_trainer.comm.rendezvous import AbortableStore, connect
+from resihp_trainer.comm.rendezvous import AbortableStore, StoreClient
 
 Frame = dict[str, Any]
 SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
@@ -166,7 +166,7 @@ class Program:
         }
 
     def do_store_keys(self, order: Frame) -> int:
-        return connect(order["address"], 5.0).num_keys()
+        return StoreClient(order["address"], timeout_s=5.0).count()
 
 
 def _strike_in_construction(fault: str, at: str, times: int) -> None:

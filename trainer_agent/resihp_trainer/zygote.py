@@ -23,6 +23,7 @@ from typing import Any
 
 from resihp_messages import MalformedMessage, pack, unpack
 from resihp_messages.page import PAGE_BYTES, ProgressPage
+from resihp_trainer import store
 from resihp_trainer.fork import run_child
 
 WorkerMain = Callable[[int, str, socket.socket, ProgressPage], int | None]
@@ -109,7 +110,6 @@ class Zygote:
         host = request.get("host")
         if not isinstance(host, str):
             raise BadRequest(f"store needs host, got {host!r}")
-        from resihp_trainer import store  # imports torch, which must come after the thread variables are set
 
         read_fd, write_fd = os.pipe()
         pid = self._fork(lambda: store.serve(host, write_fd), keep=(write_fd,), log_fd=None)
@@ -205,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the agent decides
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = "1"  # before the imports that read them
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no stack trace for each connection that a peer's death ends
     worker_main = load_worker(options.worker)
     warm_up()
     require_single_thread()

@@ -14,7 +14,7 @@ from resihp_trainer.comm import EpochAborted, Group, WaitSeconds
 from resihp_trainer.comm.aborts import AbortFlag
 from resihp_trainer.comm.communicator import _own_specs
 from resihp_trainer.comm.operand import require_contiguous, require_gatherable, require_splits
-from resihp_trainer.comm.rendezvous import connect
+from resihp_trainer.comm.rendezvous import StoreClient
 from resihp_trainer.comm.solo import SoloGroup
 from resihp_trainer.comm.waits import AXIS_OF_KIND, WaitCounter
 from resihp_trainer.faults import Faults
@@ -98,7 +98,7 @@ def test_operands_are_checked() -> None:
 @pytest.mark.parametrize("address", ["", "nowhere", "host:", ":5", "host:x"])
 def test_a_malformed_store_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
-        connect(address, 1.0)
+        StoreClient(address, timeout_s=1.0)
 
 
 def test_a_group_of_one_does_everything_alone() -> None:

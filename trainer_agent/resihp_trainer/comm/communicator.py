@@ -24,14 +24,11 @@ from resihp_trainer.comm.aborts import AbortFlag
 from resihp_trainer.comm.epoch import EpochRecord
 from resihp_trainer.comm.gloo import GlooGroup, Surroundings
 from resihp_trainer.comm.port import CommunicationFailed, EpochGroups, GroupSpecification, Ticker, WaitSeconds
-from resihp_trainer.comm.rendezvous import AbortableStore, connect
 from resihp_trainer.comm.sockets import open_sockets, opened_since
 from resihp_trainer.comm.solo import SoloGroup
 from resihp_trainer.comm.waits import AXIS_OF_KIND, WaitCounter
 
 SLICE_S = 0.05
-STORE_TIMEOUT_S = 10.0
-"""Bound on reaching the store; waits for peers are bounded by the backend's timeout."""
 GLOO_THREADS = 1
 """Worker threads of a group: its operations are issued in one order everywhere, so one suffices."""
 
@@ -55,16 +52,18 @@ class GlooCommunicator:
         self._epochs: dict[int, EpochRecord] = {}
         self._newest = -1
 
-    def build(self, epoch: int, specs: Sequence[GroupSpecification], rank: int, store_address: str) -> EpochGroups:
+    def build(
+        self, epoch: int, specs: Sequence[GroupSpecification], rank: int, store_address: str, namespace: str = ""
+    ) -> EpochGroups:
         mine = _own_specs(specs, rank)
         self._aborts.check(epoch)
-        record = EpochRecord(epoch)
+        record = EpochRecord(epoch, store_address, namespace)
         with self._lock:
             if epoch <= self._newest:
                 raise ValueError(f"epoch {epoch} is not newer than {self._newest}")
             self._newest = epoch
             self._epochs[epoch] = record
-        record.start(lambda: self._construct(record, mine, rank, store_address))
+        record.start(lambda: self._construct(record, mine, rank))
         try:
             while not record.wait_built(SLICE_S):
                 self._around.page.tick()
@@ -102,19 +101,15 @@ class GlooCommunicator:
 
     # --- in the builder thread ------------------------------------------------------------------------------------
 
-    def _construct(
-        self, record: EpochRecord, specs: Sequence[GroupSpecification], rank: int, store_address: str
-    ) -> None:
+    def _construct(self, record: EpochRecord, specs: Sequence[GroupSpecification], rank: int) -> None:
         """Build the groups of `record` one after the other. Raises `EpochAborted` or `CommunicationFailed`."""
-        store: AbortableStore | None = None
         for spec in specs:
             self._aborts.check(record.epoch)
             if len(spec.ranks) == 1:
                 record.groups[spec.name] = SoloGroup(spec.name, rank, record.epoch, self._aborts)
                 continue
             try:
-                store = store or self._meet(record, store_address)
-                self._construct_group(record, spec, rank, store)
+                self._construct_group(record, spec, rank)
             except (RuntimeError, OSError) as error:
                 failure = f"{type(error).__name__}: {error}"
             else:
@@ -122,23 +117,14 @@ class GlooCommunicator:
             self._aborts.check(record.epoch)  # the error of an aborted construction is its abort
             raise CommunicationFailed(spec.name, failure)
 
-    def _meet(self, record: EpochRecord, store_address: str) -> AbortableStore:
-        record.before = open_sockets()
-        client = connect(store_address, min(STORE_TIMEOUT_S, self._timeout_s))
-        record.store = AbortableStore(client, lambda: self._aborts.check(record.epoch), self._timeout_s)
-        with self._lock:
-            self._aborts.check(record.epoch)
-            record.store_sockets = opened_since(record.before)
-            record.before = None
-        return record.store
-
-    def _construct_group(self, record: EpochRecord, spec: GroupSpecification, rank: int, store: AbortableStore) -> None:
+    def _construct_group(self, record: EpochRecord, spec: GroupSpecification, rank: int) -> None:
         options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # the stub calls it Options
         options._devices = [self._device]
         options._threads = GLOO_THREADS
         options._timeout = timedelta(seconds=self._timeout_s)
+        store = record.meet(lambda: self._aborts.check(record.epoch), self._timeout_s)
         record.before = open_sockets()
-        prefixed = PrefixStore(f"e{record.epoch}/{spec.name}", store)
+        prefixed = PrefixStore(f"{record.namespace}/e{record.epoch}/{spec.name}", store)
         # No local name for the backend: the traceback of an abort would hold it, and its destructor may block.
         record.groups[spec.name] = GlooGroup(
             spec.name,

@@ -11,22 +11,25 @@ from concurrent.futures import Future
 from threading import Thread
 
 from resihp_trainer.comm.gloo import GlooGroup
-from resihp_trainer.comm.rendezvous import AbortableStore
+from resihp_trainer.comm.rendezvous import AbortableStore, StoreClient, delete_keys
 from resihp_trainer.comm.sockets import Sockets, opened_since, shut
 from resihp_trainer.comm.solo import SoloGroup
 
-BUILDER_GRACE_S = 1.0
-"""An aborted builder leaves the store within milliseconds; after this long the store itself must be stuck."""
+STORE_TIMEOUT_S = 10.0
+"""Bound on a request to the store; waits for peers there are bounded by the backend's timeout."""
 
 
 class EpochRecord:
     """Owned by the communicator. `sockets` and `before` are read and written under its lock."""
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, store_address: str, namespace: str) -> None:
         self.epoch = epoch
+        self.namespace = namespace
+        """Of its keys in the store."""
         self.groups: dict[str, GlooGroup | SoloGroup] = {}
-        self.store: AbortableStore | None = None
-        self.store_sockets: Sockets = {}
+        self._store_address = store_address
+        self._client: StoreClient | None = None
+        self._store: AbortableStore | None = None
         self.sockets: dict[int, int] = {}
         self.before: Sockets | None = None
         """Sockets open when the group now under construction was begun; None between groups."""
@@ -38,6 +41,13 @@ class EpochRecord:
         """Run `construct` in the builder thread."""
         self._builder = Thread(target=_fulfil, args=(self._built, construct), name=f"build-e{self.epoch}", daemon=True)
         self._builder.start()
+
+    def meet(self, check: Callable[[], None], timeout_s: float) -> AbortableStore:
+        """The store of this epoch, connected at the first call; the builder's alone."""
+        if self._store is None:
+            self._client = StoreClient(self._store_address, timeout_s=min(STORE_TIMEOUT_S, timeout_s), check=check)
+            self._store = AbortableStore(self._client, timeout_s)
+        return self._store
 
     def wait_built(self, timeout_s: float) -> bool:
         """True if construction is done, False if it still runs; raises what it raised."""
@@ -68,17 +78,20 @@ class EpochRecord:
         Thread(target=self._reap, args=(box,), name=f"reap-e{self.epoch}", daemon=True).start()
 
     def _reap(self, box: list[object]) -> None:
-        builder = self._builder
-        if builder is not None:
-            builder.join(BUILDER_GRACE_S)
-            if builder.is_alive():
-                shut(self.store_sockets)
-                builder.join()
+        if self._builder is not None:
+            self._builder.join()
         self._surrender(box)
         box.clear()  # the destructors run here, whoever still refers to the box
-        if self.store is not None:
-            _delete_keys(self.store)
-            self.store = None
+        self._leave_store()
+
+    def _leave_store(self) -> None:
+        if self._client is None or self._store is None:
+            return
+        self._client.close()
+        try:
+            delete_keys(self._store_address, self._store.keys_set, STORE_TIMEOUT_S)
+        except OSError:
+            return  # the store has gone, and the keys with it
 
     def _surrender(self, box: list[object]) -> None:
         for group in self.groups.values():
@@ -95,10 +108,3 @@ def _fulfil(future: Future[None], construct: Callable[[], None]) -> None:
         future.set_exception(error)
     else:
         future.set_result(None)
-
-
-def _delete_keys(store: AbortableStore) -> None:
-    try:
-        store.delete_own_keys()
-    except (RuntimeError, OSError):
-        return  # the store has gone, and the keys with it

@@ -149,10 +149,13 @@ class WaitSeconds:
 class Communicator(Protocol):
     """Everything about communication of one process. Epochs only grow."""
 
-    def build(self, epoch: int, specs: Sequence[GroupSpecification], rank: int, store_address: str) -> EpochGroups:
+    def build(
+        self, epoch: int, specs: Sequence[GroupSpecification], rank: int, store_address: str, namespace: str = ""
+    ) -> EpochGroups:
         """Build those groups of the epoch that contain `rank`, in the order of `specs`: the same on every rank.
 
-        Meets the other ranks at the store (`host:port`) under keys prefixed `e{epoch}/`. Ticks while it waits. Raises
+        Meets the other ranks at the store (`host:port`) under keys prefixed `{namespace}/e{epoch}/`: a store outlives
+        its jobs, so `namespace` must be new for every issue of a plan. Ticks while it waits. Raises
         `EpochAborted` if the epoch was or becomes aborted (nothing is left to retire then), `CommunicationFailed` if
         the store or a peer fails (likewise), ValueError if `epoch` is not newer than all built before or `specs` are
         malformed.
