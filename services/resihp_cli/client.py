@@ -66,6 +66,13 @@ class GatewayClient:
     async def iterations(self, job: str, *, after: int = 0, limit: int = 1000) -> list[IterationView]:
         return await self._get("/iterations", TypeAdapter(list[IterationView]), job=job, after=after, limit=limit)
 
+    async def all_iterations(self, job: str) -> list[IterationView]:
+        """Every committed iteration, page by page."""
+        found: list[IterationView] = []
+        while page := await self.iterations(job, after=found[-1].iteration if found else 0):
+            found += page
+        return found
+
     async def submit(self, spec: JobSpec) -> Accepted:
         return await self._post("/jobs", spec.model_dump(mode="json"))
 

@@ -47,13 +47,11 @@ class JobWatch:
         on_event: Callable[[EventView], None] = lambda _: None,
         on_iterations: Callable[[list[IterationView]], None] = lambda _: None,
         on_poll: Callable[[], Awaitable[None]] | None = None,
-        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Until the job is over. `check` may raise to give up (for example when a needed process cannot start)."""
+        """Until the job is over."""
         follower = asyncio.create_task(self._follow(on_event), name="events")
         try:
             while True:
-                check()
                 if follower.done():
                     follower.result()
                 await self.refresh(on_iterations)

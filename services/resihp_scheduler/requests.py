@@ -48,7 +48,7 @@ async def request_plan(term: Term, envelope: AnyEnvelope) -> Reply:
             if (known := await _known(work, envelope)) is not None:
                 return known
             if isinstance(choice, NoPlan):
-                return refused(choice.reason)
+                return Reply(accepted=False, reason=choice.reason[:4096], temporary=situation.open is not None)
             plan_s = term.clock.monotonic() - received_s
             cause = Cause("planned", body.reason, correlation_id=envelope.message_id, plan_s=plan_s)
             identifier = await changes.issue(term, work, situation, choice, cause)

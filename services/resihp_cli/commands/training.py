@@ -47,8 +47,6 @@ async def train(
     client: GatewayClient,
     folder: RunFolder | None,
     console: Console,
-    *,
-    check: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Submit and follow the job to its end; print the report and write the outcome. Raises `CliError`."""
     spec = request.spec
@@ -65,13 +63,12 @@ async def train(
                 on_event=view.on_event,
                 on_iterations=view.on_iterations,
                 on_poll=lambda: _switch(client, watch, plans, view.note),
-                check=check,
             )
         except (asyncio.CancelledError, KeyboardInterrupt):
             view.note("stopping")
             raise
     if plans:
-        view.note(f"{len(plans)} planned changes were not asked for: the job ended first")
+        view.note(f"{len(plans)} scripted plans were not asked for: the job ended first")
     facts = await collect(client, watch, spec, len(request.switches), request.verify)
     if folder is not None:
         _keep(job_folder(folder, spec.name), facts)
@@ -102,17 +99,16 @@ async def submit(client: GatewayClient, spec: JobSpec) -> None:
 async def _switch(
     client: GatewayClient, watch: JobWatch, plans: list[tuple[Switch, dict[str, Any]]], note: Callable[[str], None]
 ) -> None:
-    """Ask for the next scripted plan once its iteration is reached; one change at a time, so a refusal waits."""
+    """Ask for the next scripted plan once its iteration is reached; a refused one is counted against the run."""
     if not plans or watch.over or watch.committed < plans[0][0].iteration:
         return
     switch, plan = plans[0]
     try:
         await client.request_plan(watch.job_name, plan, f"script: {switch.path.name}@{switch.iteration}")
     except CliError as error:
-        if not is_temporary(error) and "409" not in str(error):
-            raise
-        note(f"  plan {switch.path.name} waits: {error}")
-        return
+        if is_temporary(error):  # another change is open, or the scheduler is changing hands: ask again
+            return
+        note(f"  plan {switch.path.name} was refused: {error}")
     plans.pop(0)
 
 
@@ -140,7 +136,7 @@ async def collect(client: GatewayClient, watch: JobWatch, spec: JobSpec, switche
         incidents=incidents,
         reconfigurations=reconfigurations,
         plans=plans,
-        iterations=await client.iterations(spec.name),
+        iterations=await client.all_iterations(spec.name),
         probe=watch.probe,
         switches_asked=switches,
         parity_asked=verify,
