@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from resihp_messages import JobSpec
+from resihp_messages import JobSpec, new_id
 from resihp_messages.link import (
     HEADER,
     AbortEpoch,
@@ -32,7 +32,6 @@ from resihp_messages.link import (
     payload_length,
 )
 from resihp_plan import ParallelPlan
-
 from support.zygote_client import SpawnedWorker, ZygoteClient
 
 F = TypeVar("F")
@@ -52,11 +51,21 @@ class TrainerJob:
         """Rank -> exit code of workers that ended without `Finished`."""
         self.plans: list[ParallelPlan] = []
         self.noticed_s = 0.0
+        self.fences = True
+        """Whether frozen workers are killed."""
+        self._incarnation = new_id()
         self._buffers: dict[int, bytearray] = {}
         self._selector = selectors.DefaultSelector()
         self._pidfds: dict[int, int] = {}
-        for rank in ranks:
-            self.start(rank)
+        try:
+            for rank in ranks:
+                self.start(rank)
+            self._await_hello()
+        except BaseException:
+            self.close()
+            raise
+
+    def _await_hello(self) -> None:
         self.wait(lambda: all(self.last(r, Hello) for r in self.workers), "hello")
 
     # --- down -----------------------------------------------------------------------------------------------------
@@ -79,15 +88,17 @@ class TrainerJob:
                 except OSError:  # it has just ended; the pidfd will say so
                     continue
 
-    def install(self, plan: ParallelPlan, mode: str, ranks: Collection[int] | None = None) -> None:
-        """Deliver a plan to its world, with all earlier plans as possible bases."""
+    def install(
+        self, plan: ParallelPlan, mode: str, ranks: Collection[int] | None = None, digest: str | None = None
+    ) -> None:
+        """Deliver a plan to its world (or to `ranks`), with all earlier plans as possible bases."""
         command = InstallPlan.model_validate(
             {
                 "mode": mode,
                 "epoch": plan.epoch,
-                "reconfiguration_id": f"rc{plan.epoch}",
+                "reconfiguration_id": self._issue_of(plan),
                 "plan": plan.to_dict(),
-                "digest": plan.digest,
+                "digest": digest or plan.digest,
                 "base_plans": [p.to_dict() for p in self.plans],
                 "store_address": self.store,
                 "dead_ranks": sorted(self.dead),
@@ -96,6 +107,10 @@ class TrainerJob:
         if plan not in self.plans:
             self.plans.append(plan)
         self.send(plan.world if ranks is None else ranks, command)
+
+    def _issue_of(self, plan: ParallelPlan) -> str:
+        """Unique over all jobs that use the store, as the scheduler's ids are; equal if a plan is delivered again."""
+        return f"{self._incarnation}-{plan.epoch}"
 
     def abort(self, dead: Collection[int] = (), epoch: int = 0) -> None:
         """Tell every worker about deaths (or a broken epoch), as the agents do."""
@@ -136,11 +151,8 @@ class TrainerJob:
                 died += self._bury(rank)
             elif rank in self.workers:
                 self._read(rank)
-        for rank, worker in list(self.workers.items()):
-            progress = worker.page.read()
-            if progress.fault_at_s and worker.state() == "T" and time.monotonic() - progress.alive_at_s > STALL_S:
-                self.noticed_s = time.monotonic()
-                os.killpg(worker.pid, signal.SIGKILL)
+        if self.fences:
+            self._fence_frozen()
         return died
 
     def wait(self, condition: Callable[[], bool], what: str, timeout_s: float = HANG_S) -> None:
@@ -158,7 +170,9 @@ class TrainerJob:
         on_pump: Callable[[], None] | None = None,
     ) -> None:
         """Serve the job to its end: after deaths, abort and deliver the plan that `on_loss(newest plan, dead)` returns.
-        `on_pump` is called all the time (planned changes, more faults). Returns when every living worker has finished."""
+
+        `on_pump` is called all the time (planned changes, more faults). Returns when every living worker has finished.
+        """
         deadline = time.monotonic() + HANG_S
         heard = 0
         while self.workers:
@@ -201,6 +215,12 @@ class TrainerJob:
         for rank in list(self.workers):
             os.killpg(self.workers[rank].pid, signal.SIGKILL)
             self._bury(rank)
+
+    def _fence_frozen(self) -> None:
+        for worker in self.workers.values():
+            progress = worker.page.read()
+            if time.monotonic() - progress.alive_at_s > STALL_S and worker.state() == "T":
+                os.killpg(worker.pid, signal.SIGKILL)
 
     def _read(self, rank: int) -> None:
         link, buffer = self.workers[rank].link, self._buffers[rank]

@@ -62,7 +62,9 @@ def install(
     clock, page, rank = context.clock, context.page, context.rank
     start = clock()
     page.place(epoch=plan.epoch, iteration=state.committed, state=PageState.REBUILDING)
-    built = context.communicator.build(plan.epoch, groups(plan, context.model), rank, command.store_address)
+    built = context.communicator.build(
+        plan.epoch, groups(plan, context.model), rank, command.store_address, command.reconfiguration_id
+    )
     on_built(built)
     world = built["world"]
     headers = _exchange(world, state.header(plan))

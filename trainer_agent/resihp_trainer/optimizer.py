@@ -20,11 +20,9 @@ from resihp_trainer.shards import Shard, ShardSet
 def clip_factor(norm: float, tokens: float, clip_norm: float) -> float:
     """Factor that turns gradient sums of global L2 norm `norm` into the mean over `tokens`, of norm at most `clip_norm`
     (0: not clipped)."""
-    mean_norm = norm / tokens
-    factor = 1.0 / tokens
-    if clip_norm > 0 and mean_norm > clip_norm:
-        factor *= clip_norm / (mean_norm + 1e-6)
-    return factor
+    if clip_norm <= 0:
+        return 1.0 / tokens
+    return min(1.0, clip_norm / (norm / tokens + 1e-6)) / tokens  # the 1e-6 as in torch.nn.utils.clip_grad_norm_
 
 
 @torch.no_grad()

@@ -56,6 +56,8 @@ class Watcher:
         """Called by the link for every frame, in order."""
         if not isinstance(message, AbortEpoch):
             self._orders.put(message)
+            if isinstance(message, InstallPlan) and message.mode != "planned":
+                self._replace(message.epoch)
             return
         with self._lock:
             for rank in message.dead_ranks:
@@ -84,6 +86,12 @@ class Watcher:
         """
         with self._lock:
             return self._noticed_s.get(epoch)
+
+    def _replace(self, epoch: int) -> None:
+        """A plan that is to be installed at once may overtake the news of the fault: it ends the older epoch."""
+        with self._lock:
+            if self._communicator is not None and 0 <= self._epoch < epoch:
+                self._communicator.abort(self._epoch)
 
     def _judge(self) -> None:
         """Abort the entered epoch if a member is dead or its links are declared broken. Any other abort is stale."""
