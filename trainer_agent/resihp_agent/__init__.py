@@ -1,1 +1,1 @@
-"""Placeholder until its room is furnished."""
+"""One per node: starts, watches and fences worker processes, speaks for them on the bus. No torch, no database."""

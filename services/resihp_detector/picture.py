@@ -1,0 +1,72 @@
+"""Everything the detector remembers, as a fold over messages. The same fold serves the cold start and live messages."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from resihp_detector.fleet import Fleet
+from resihp_detector.links import Links
+from resihp_messages import FLEET, AnyEnvelope, JobSpec, ack, event
+
+
+@dataclass
+class Picture:
+    """Nodes, links, stalls, and which verdicts have been published."""
+
+    fleet: Fleet
+    links: Links
+    said: set[str] = field(default_factory=set)
+    """Message ids of verdicts that are in the stream."""
+    stalls: dict[tuple[str, int, int], event.WorkerStalled] = field(default_factory=dict)
+    """(job, rank, pid) -> why its agent fences it."""
+
+    def take(self, envelope: AnyEnvelope, now_s: float, *, is_past: bool = False) -> None:
+        """Take in one event or acknowledgement. Idempotent. `is_past`: replayed, so its time is not known."""
+        body, job = envelope.body, envelope.job
+        match body:
+            case event.NodeJoined():
+                self.fleet.joined(body.node, envelope.incarnation, now_s)
+            case event.NodeLeft():
+                self.fleet.left(body.node, envelope.incarnation)
+            case event.WorkerStalled():
+                self.stalls[job, body.rank, body.pid] = body
+            case event.WorkerExited():
+                self.fleet.ended(body.node, job, body.rank)
+                self.links.died(job, envelope.epoch, -math.inf if is_past else now_s)
+            case event.LinkBroken():
+                self.links.broken(envelope, body, now_s)
+            case event.JobSubmitted():
+                self._submitted(job, body)
+            case event.JobFinished() | event.JobFailed():
+                self._job_over(job)
+            case event.WorkerLost() | event.WorkerFrozen() | event.NodeLost() | event.LinkLost():
+                self._verdict(envelope, body)
+            case ack.WorkersStarted():
+                pids = dict(zip(body.ranks, body.pids, strict=True))
+                self.fleet.started(body.node, envelope.incarnation, job, pids)
+            case ack.WorkerFinished():
+                self.fleet.ended(body.node, job, body.rank)
+            case _:
+                pass
+
+    def _verdict(self, envelope: AnyEnvelope, body: event._FailureEvent) -> None:
+        self.said.add(envelope.message_id)
+        if isinstance(body, event.LinkLost):
+            self.links.settled(envelope.job, envelope.epoch)
+        if isinstance(body, event.NodeLost) and envelope.job == FLEET:  # the last of a node's verdicts
+            self.fleet.lost(body.verdict.node, str(body.evidence.get("incarnation", "")))
+
+    def _submitted(self, job: str, body: event.JobSubmitted) -> None:
+        try:
+            spec = JobSpec.model_validate(body.spec)
+        except ValidationError:  # a newer scheduler's spec: the default bound holds
+            return
+        self.fleet.job_submitted(job, spec.timeouts.node_s)
+
+    def _job_over(self, job: str) -> None:
+        self.fleet.job_over(job)
+        self.links.job_over(job)
+        self.stalls = {key: stall for key, stall in self.stalls.items() if key[0] != job}
