@@ -87,7 +87,12 @@ async def devices_lost(
         await _lose(term, _fault(envelope, body, envelope.job, envelope.message_id), envelope)
     else:
         async with term.store.read() as connection:
-            devices = [d for d in await queries.occupied(connection) if d.node == body.verdict.node]
+            start = body.evidence.get("incarnation")  # of the agent: a newer one may hold new devices already
+            devices = [
+                d
+                for d in await queries.occupied(connection)
+                if d.node == body.verdict.node and start in (None, d.incarnation)
+            ]
         for job in sorted({d.job for d in devices}):
             fault = _fault(envelope, body, job, derived_id(envelope.message_id, job))
             ranks = fault.ranks or frozenset(d.rank for d in devices if d.job == job)
