@@ -12,11 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from resihp_store.engine import database_errors
 from resihp_store.errors import LeadershipLost
 
-_NOW = {
+NOW = {
     "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
     # now() would be the start of the transaction, which may have waited for the row's lock.
-    "postgresql": "extract(epoch from clock_timestamp())",
+    "postgresql": "cast(extract(epoch from clock_timestamp()) as double precision)",
 }
+"""Seconds since 1970 on the database's clock, as an SQL expression."""
 
 
 class Lease:
@@ -27,7 +28,7 @@ class Lease:
         self.holder = holder
         self.ttl_s = ttl_s
         self._engine = engine
-        now = _NOW[engine.dialect.name]
+        now = NOW[engine.dialect.name]
         self._insert = text(
             "INSERT INTO leader (name, holder, token, expires_at) VALUES (:name, '', 0, 0) ON CONFLICT DO NOTHING"
         )

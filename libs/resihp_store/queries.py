@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, func, select
+from sqlalchemy import Row, Select, and_, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from resihp_store import tables as t
+from resihp_store.lease import NOW
 from resihp_store.records import (
     AckRecord,
     DeviceRecord,
@@ -18,6 +19,7 @@ from resihp_store.records import (
     IterationRecord,
     JobRecord,
     JobState,
+    LeaseRecord,
     NodeRecord,
     NodeState,
     PlanRecord,
@@ -185,6 +187,14 @@ async def cursor(connection: Connection, name: str) -> int:
     """How far a stream was read; 0 before its first message."""
     query = select(t.cursors.c.sequence).where(t.cursors.c.name == name)
     return int((await connection.execute(query)).scalar_one_or_none() or 0)
+
+
+async def lease(connection: Connection, name: str = "scheduler") -> LeaseRecord | None:
+    """Who leads, or None if nobody ever did."""
+    now = text(NOW[connection.dialect.name])
+    query = select(t.leader.c.holder, t.leader.c.token, (t.leader.c.expires_at - now).label("remaining_s"))
+    row = (await connection.execute(query.where(t.leader.c.name == name))).one_or_none()
+    return None if row is None or not row.holder else LeaseRecord(row.holder, row.token, float(row.remaining_s))
 
 
 def _values(row: Row[Any]) -> dict[str, Any]:

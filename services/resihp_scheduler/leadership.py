@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 DURABLES = (("scheduler-event", Kind.EVENT), ("scheduler-ack", Kind.ACK))
 RETRY_S = 0.2
+DRAIN_S = 2.0
+"""At the end, the outbox may take this long to be published."""
 
 
 class Leadership:
@@ -168,6 +170,7 @@ class _Serving:
         relay = Relay(term)
         works = (relay.run(), Reports(term).run(), self._housekeeping())
         background = [asyncio.create_task(work) for work in works]
+        relaying = background[0]
         over = [asyncio.create_task(stopping.wait()), asyncio.create_task(term.deposed.wait())]
         starting = asyncio.create_task(self._start())
         try:
@@ -181,15 +184,15 @@ class _Serving:
             await asyncio.wait({starting})
             for subscription in self._subscriptions:
                 await subscription.stop()
+            if stopping.is_set() and term.in_force():
+                relay.stop()  # an interrupted publish would be repeated by the next leader
+                await asyncio.wait({relaying}, timeout=DRAIN_S)
             for task in (*background, *over):
                 task.cancel()
             results = await asyncio.gather(*background, *over, return_exceptions=True)
         for result in results[: len(background)]:
             if isinstance(result, Exception):
                 raise result
-        if stopping.is_set() and term.in_force():
-            with contextlib.suppress(StoreUnavailable, LeadershipLost):
-                await relay.flush()
 
     async def _start(self) -> None:
         """Reload unfinished work, then subscribe. Tries again until it succeeds or is cancelled."""

@@ -27,11 +27,18 @@ class Relay:
 
     def __init__(self, term: Term) -> None:
         self._term = term
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Publish once more what waits, then end `run`."""
+        self._stopping = True
+        self._term.store.outbox_filled.set()
 
     async def run(self) -> None:
         """Publish whenever something is there; never raises for a bus or database that is away."""
         term = self._term
         while not term.deposed.is_set():
+            last = self._stopping
             term.store.outbox_filled.clear()
             try:
                 complete = await self.flush()
@@ -41,6 +48,8 @@ class Relay:
             except StoreUnavailable as error:
                 log.warning("database not available", error=str(error))
                 complete = False
+            if last:
+                return
             if not complete:
                 await asyncio.sleep(PAUSE_S)
                 continue

@@ -14,9 +14,16 @@ from support.waiting import wait_for
 async def test_one_holder_and_renewal(store: Store) -> None:
     first = store.lease(holder="a", ttl_s=30)
     second = store.lease(holder="b", ttl_s=30)
+    async with store.read() as connection:
+        assert await queries.lease(connection) is None
     assert await first.acquire() == 1
     assert await second.acquire() is None
     assert await first.acquire() == 1  # renewal keeps the token
+    async with store.read() as connection:
+        lease = await queries.lease(connection)
+    assert lease is not None
+    assert (lease.holder, lease.token) == ("a", 1)
+    assert 20 < lease.remaining_s < 31
 
 
 async def test_take_over_after_expiry_and_zombie_writes_nothing(store: Store) -> None:
