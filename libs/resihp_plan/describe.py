@@ -6,6 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from resihp_plan.plan import ParallelPlan, ReplicaPlan, StagePlan
 
+MAX_PARTS = 12
+"""More changes than this are counted, not listed: the words go into messages and terminals."""
+MAX_RANKS = 12
+
 
 def describe_change(old: ParallelPlan, new: ParallelPlan) -> str:
     """`R1.S0 TP 2 -> 1; micro-batches 4+4 -> 5+3`. Replicas are named by their index in `old`, new ones by `new`.
@@ -27,6 +31,8 @@ def describe_change(old: ParallelPlan, new: ParallelPlan) -> str:
         parts.append(f"micro-batches {before} -> {after}")
     if old.standby != new.standby:
         parts.append(f"standby {_ranks(old.standby)} -> {_ranks(new.standby)}")
+    if len(parts) > MAX_PARTS:
+        parts[MAX_PARTS:] = [f"and {len(parts) - MAX_PARTS} more changes"]
     return "; ".join(parts) or "same layout"
 
 
@@ -95,4 +101,6 @@ def _plus(values: Iterable[int], sign: str = "+") -> str:
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:
+    if len(ranks) > MAX_RANKS:
+        return f"{len(ranks)} ranks"
     return ",".join(map(str, ranks)) or "none"

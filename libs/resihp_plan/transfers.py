@@ -70,13 +70,14 @@ def transfers(
     moves: list[Move] = []
     kept: list[Kept] = []
     missing: list[tuple[str, int, int]] = []
-    cut: dict[tuple[Holders, Interval], Pieces] = {}  # most layers are cut alike
+    known: dict[Holders, dict[Interval, Pieces]] = {}  # most layers are cut alike
     for spec in new.model.tensors:
         sources = tuple((rank, i) for rank, i in old.holders(spec.name) if rank in alive)
+        cut = known.setdefault(sources, {})
         for destination, wanted in new.holders(spec.name):
-            if (sources, wanted) not in cut:
-                cut[sources, wanted] = _pieces(sources, wanted)
-            for piece, holders in cut[sources, wanted]:
+            if wanted not in cut:
+                cut[wanted] = _pieces(sources, wanted)
+            for piece, holders in cut[wanted]:
                 if not holders:
                     missing.append((spec.name, piece.start, piece.stop))
                 elif destination in holders:

@@ -14,6 +14,81 @@ from resihp_plan.workload import MicroBatchWork
 
 Group = tuple[int, ...]
 """Ranks of a TP group, in TP-index order."""
+Stages = tuple[StagePlan, ...]
+
+
+class Balancer:
+    """Best groups and layer counts for one model, typical micro-batch and health. Remembers what it worked out."""
+
+    def __init__(self, cost: CostModel, work: MicroBatchWork, health: Health | None) -> None:
+        self.cost, self.work, self.health = cost, work, health
+        self._pace: dict[tuple[int, tuple[int, ...], tuple[float, ...], bool], float] = {}
+        self._fill_and_pace: dict[Stages, tuple[float, float]] = {}
+
+    def pace_s(self, stage: StagePlan, *, last: bool) -> float:
+        """Seconds of forward and backward of one micro-batch in one stage."""
+        speeds = tuple(speed_of(rank, self.health) for rank in stage.ranks)
+        key = (stage.layer_stop - stage.layer_start, stage.weights, speeds, last)
+        if key not in self._pace:
+            cost = self.cost.stage_cost(stage, last=last, health=self.health)
+            self._pace[key] = cost.round_trip(self.work).seconds(self.work)
+        return self._pace[key]
+
+    def fill_and_pace(self, stages: Stages) -> tuple[float, float]:
+        """Seconds of the first micro-batch through the whole pipeline and back, and of each further one."""
+        if stages not in self._fill_and_pace:
+            last = len(stages) - 1
+            paces = [self.pace_s(st, last=s == last) for s, st in enumerate(stages)]
+            self._fill_and_pace[stages] = (sum(paces), max(paces))
+        return self._fill_and_pace[stages]
+
+    def best_group(self, group: Group, *, largest: bool = False) -> StagePlan:
+        """The fastest TP group out of these ranks (all layers, as a stage).
+
+        Top-k by speed, for every k (paper, Eq. 4, without the restriction to powers of two); a smaller k only if it is
+        strictly faster, and never with `largest`. TP order stays as given.
+        """
+        by_speed = sorted(range(len(group)), key=lambda i: (-speed_of(group[i], self.health), i))
+        best: tuple[float, StagePlan] | None = None
+        for k in range(len(group), 0, -1):
+            chosen = tuple(group[i] for i in sorted(by_speed[:k]))
+            weights = group_weights(chosen, self.cost.model, self.health)
+            if weights is None:
+                continue
+            stage = StagePlan(0, self.cost.model.num_layers, chosen, weights)
+            pace = self.pace_s(stage, last=False)
+            if best is None or pace < best[0]:
+                best = (pace, stage)
+            if largest:
+                break
+        assert best is not None  # a group of one always works
+        return best[1]
+
+    def spread_layers(self, groups: Sequence[StagePlan]) -> Stages:
+        """Give each stage the number of layers that makes the slowest stage as fast as possible.
+
+        Layers are equal, so handing them out one by one to the stage that would be fastest with one more is optimal.
+        `groups`: ranks and weights; their layer ranges are ignored. Raises ValueError for more stages than layers.
+        """
+        num_layers = self.cost.model.num_layers
+        if len(groups) > num_layers:
+            raise ValueError(f"{len(groups)} stages for {num_layers} layers")
+
+        def seconds(s: int, layers: int) -> float:
+            return self.pace_s(StagePlan(0, layers, groups[s].ranks, groups[s].weights), last=s == len(groups) - 1)
+
+        counts = [1] * len(groups)
+        heap = [(seconds(s, 2), s) for s in range(len(groups))]
+        heapq.heapify(heap)
+        for _ in range(num_layers - len(groups)):
+            _, s = heapq.heappop(heap)
+            counts[s] += 1
+            heapq.heappush(heap, (seconds(s, counts[s] + 1), s))
+        stages, start = [], 0
+        for g, n in zip(groups, counts, strict=True):
+            stages.append(StagePlan(start, start + n, g.ranks, g.weights))
+            start += n
+        return tuple(stages)
 
 
 def group_weights(group: Group, model: ModelSpec, health: Health | None) -> tuple[int, ...] | None:
@@ -33,86 +108,20 @@ def _everybody_works(group: Group, weights: tuple[int, ...], model: ModelSpec) -
     return all(min(unit_shares(stage, model, split)) > 0 for split in (Split.ATTENTION, Split.VOCAB))
 
 
-def best_group(
-    group: Group, cost: CostModel, work: MicroBatchWork, health: Health | None, *, largest: bool = False
-) -> StagePlan:
-    """The fastest TP group out of these ranks (all layers, as a stage).
-
-    Top-k by speed, for every k (paper, Eq. 4, without the restriction to powers of two); a smaller k only if it is
-    strictly faster, and never with `largest`. TP order stays as given.
-    """
-    by_speed = sorted(range(len(group)), key=lambda i: (-speed_of(group[i], health), i))
-    best: tuple[float, StagePlan] | None = None
-    for k in range(len(group), 0, -1):
-        chosen = tuple(group[i] for i in sorted(by_speed[:k]))
-        weights = group_weights(chosen, cost.model, health)
-        if weights is None:
-            continue
-        stage = StagePlan(0, cost.model.num_layers, chosen, weights)
-        pace = pace_s(stage, cost, work, health, last=False)
-        if best is None or pace < best[0]:
-            best = (pace, stage)
-        if largest:
-            break
-    assert best is not None  # a group of one always works
-    return best[1]
-
-
-def pace_s(stage: StagePlan, cost: CostModel, work: MicroBatchWork, health: Health | None, *, last: bool) -> float:
-    """Seconds of forward and backward of one micro-batch in one stage."""
-    return cost.stage_cost(stage, last=last, health=health).round_trip(work).seconds(work)
-
-
-def spread_layers(
-    groups: Sequence[StagePlan], cost: CostModel, work: MicroBatchWork, health: Health | None
-) -> tuple[StagePlan, ...]:
-    """Give each stage the number of layers that makes the slowest stage as fast as possible.
-
-    Layers are equal, so handing them out one by one to the stage that would be fastest with one more is optimal.
-    `groups`: ranks and weights; their layer ranges are ignored. Raises ValueError for more stages than layers.
-    """
-    model = cost.model
-    if len(groups) > model.num_layers:
-        raise ValueError(f"{len(groups)} stages for {model.num_layers} layers")
-
-    def seconds(s: int, layers: int) -> float:
-        g = groups[s]
-        return pace_s(StagePlan(0, layers, g.ranks, g.weights), cost, work, health, last=s == len(groups) - 1)
-
-    counts = [1] * len(groups)
-    heap = [(seconds(s, 2), s) for s in range(len(groups))]
-    heapq.heapify(heap)
-    for _ in range(model.num_layers - len(groups)):
-        _, s = heapq.heappop(heap)
-        counts[s] += 1
-        heapq.heappush(heap, (seconds(s, counts[s] + 1), s))
-    stages, start = [], 0
-    for g, n in zip(groups, counts, strict=True):
-        stages.append(StagePlan(start, start + n, g.ranks, g.weights))
-        start += n
-    return tuple(stages)
-
-
 def spread_micro_batches(fill_s: Sequence[float], pace: Sequence[float], num_micro_batches: int) -> tuple[int, ...]:
     """Counts per replica that minimise the time of the slowest.
 
-    Replica a needs `fill_s[a] + (m - 1) * pace[a]` for m > 0.
-    Greedy by the time after one more; optimal, because each replica's time grows with its count.
+    Replica a needs `fill_s[a] + (m - 1) * pace[a]` for m > 0. Greedy by the time after one more; optimal, because each
+    replica's time grows with its count.
+
+    >>> spread_micro_batches([2.0, 2.0], [1.0, 2.0], 8)
+    (5, 3)
     """
     counts = [0] * len(fill_s)
-    heap = [(fill_s[a], a) for a in range(len(fill_s))]
+    heap = [(seconds, a) for a, seconds in enumerate(fill_s)]
     heapq.heapify(heap)
     for _ in range(num_micro_batches):
         seconds, a = heapq.heappop(heap)
         counts[a] += 1
         heapq.heappush(heap, (seconds + pace[a], a))
     return tuple(counts)
-
-
-def fill_and_pace(
-    stages: Sequence[StagePlan], cost: CostModel, work: MicroBatchWork, health: Health | None
-) -> tuple[float, float]:
-    """Seconds of the first micro-batch through the whole pipeline and back, and of each further one."""
-    last = len(stages) - 1
-    paces = [pace_s(st, cost, work, health, last=s == last) for s, st in enumerate(stages)]
-    return sum(paces), max(paces)

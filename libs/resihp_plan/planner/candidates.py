@@ -9,23 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import comb, prod
 
 from resihp_plan.cluster import Health
 from resihp_plan.cost import CostModel
 from resihp_plan.plan import ParallelPlan, ReplicaPlan, StagePlan
-from resihp_plan.planner.balance import (
-    Group,
-    best_group,
-    fill_and_pace,
-    group_weights,
-    spread_layers,
-    spread_micro_batches,
-)
-from resihp_plan.workload import MicroBatchWork, Workload
-
-Stages = tuple[StagePlan, ...]
+from resihp_plan.planner.balance import Balancer, Group, Stages, group_weights, spread_micro_batches
+from resihp_plan.workload import Workload
 
 MAX_COMPOSITIONS = 40
 """Ways to cut a replica's devices into stages that are tried one by one; beyond, only whole old groups are joined."""
@@ -52,32 +43,25 @@ class _Option:
     stages: Stages | None
 
 
-@dataclass(frozen=True)
 class Search:
     """What the generators need to know: how good a group, a replica or an arrangement is."""
 
-    cost: CostModel
-    workload: Workload
-    health: Health | None
-    largest_groups: bool = False
-    """Never leave a device out of a group, even if it does not make the group faster."""
-    _known: dict[Stages, tuple[float, float]] = field(default_factory=dict, compare=False, repr=False)
-
-    @property
-    def work(self) -> MicroBatchWork:
-        return self.workload.micro_batch
+    def __init__(
+        self, cost: CostModel, workload: Workload, health: Health | None, *, largest_groups: bool = False
+    ) -> None:
+        """`largest_groups`: never leave a device out of a group, even if it does not make the group faster."""
+        self.cost, self.workload, self.health = cost, workload, health
+        self._balancer = Balancer(cost, workload.micro_batch, health)
+        self._largest_groups = largest_groups
 
     def group(self, ranks: Group) -> StagePlan:
-        return best_group(ranks, self.cost, self.work, self.health, largest=self.largest_groups)
+        return self._balancer.best_group(ranks, largest=self._largest_groups)
 
     def spread(self, groups: Sequence[StagePlan]) -> Stages:
-        return spread_layers(groups, self.cost, self.work, self.health)
+        return self._balancer.spread_layers(groups)
 
     def fill_and_pace(self, stages: Stages) -> tuple[float, float]:
-        """Seconds of the first micro-batch through the replica and back, and of each further one."""
-        if stages not in self._known:
-            self._known[stages] = fill_and_pace(stages, self.cost, self.work, self.health)
-        return self._known[stages]
+        return self._balancer.fill_and_pace(stages)
 
     def counts(self, replicas: Sequence[Stages]) -> tuple[int, ...]:
         """Micro-batches per replica, level by the estimate."""
@@ -86,8 +70,8 @@ class Search:
 
     def estimate_s(self, replicas: Sequence[Stages]) -> float:
         """Time of the slowest replica with the best counts; good for ranking only, `simulate` decides."""
+        counts = self.counts(replicas)
         times = [self.fill_and_pace(r) for r in replicas]
-        counts = spread_micro_batches([t[0] for t in times], [t[1] for t in times], self.workload.num_micro_batches)
         return max(fill + (m - 1) * pace for (fill, pace), m in zip(times, counts, strict=True) if m > 0)
 
 

@@ -7,7 +7,7 @@ divisions of the micro-batches. Within `TOLERANCE` of the fastest, the one that 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from resihp_plan.buckets import buckets_of
 from resihp_plan.check import check_program
@@ -78,7 +78,7 @@ def plan_after_loss(
     try:
         scored = scorer.scored(arrangements(plan, usable, search))
     except Infeasible:  # of memory: groups as large as possible need the least
-        scored = scorer.scored(arrangements(plan, usable, replace(search, largest_groups=True)))
+        scored = scorer.scored(arrangements(plan, usable, Search(search.cost, workload, health, largest_groups=True)))
     chosen = scorer.choose(scored)
     validate(chosen.plan, model, alive=usable, num_micro_batches=workload.num_micro_batches, memory=scorer.memory)
     check_program(program(chosen.plan), chosen.plan)

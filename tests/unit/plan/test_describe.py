@@ -50,3 +50,16 @@ def test_plan_in_words() -> None:
     assert describe_plan(dataclasses.replace(OLD, standby=(9,))) == (
         "epoch 1: R0 [0,1 | 2,3] layers 4+4, 4 micro-batches; R1 [4,5 | 6,7] layers 4+4, 4 micro-batches; standby 9"
     )
+
+
+def test_large_changes_are_counted() -> None:
+    """The words go into messages whose texts hold 4,096 characters."""
+    wide = [tuple(range(100 * a, 100 * a + 90)) for a in range(40)]
+    old = ParallelPlan(1, tuple(ReplicaPlan((stage(0, 8, *ranks),), 1) for ranks in wide))
+    new = ParallelPlan(
+        2, tuple(ReplicaPlan((stage(0, 8, *ranks[::-1]),), 1) for ranks in wide), standby=tuple(range(4000, 4099))
+    )
+    words = describe_change(old, new)
+    assert words.startswith("R0.S0 ranks 90 ranks -> 90 ranks; ")
+    assert words.endswith("and 29 more changes")
+    assert len(words) < 1000
