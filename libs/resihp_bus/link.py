@@ -120,8 +120,9 @@ class Link:
             return
         self.closed = True
         if self._guard is not None:
-            self._guard.cancel()
-            await asyncio.wait({self._guard})
+            self._attention.set()
+            self._guard.cancel()  # the client may swallow this: the loop looks at `closed`, too
+            await asyncio.wait({self._guard}, timeout=self.settings.api_timeout_s)
         if self._client.is_connected:
             with contextlib.suppress(*_ERRORS):
                 await self._client.flush(timeout=1)
@@ -229,6 +230,8 @@ class Link:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._attention.wait(), 1.0)
             self._attention.clear()
+            if self.closed:
+                return
             try:
                 if self._client.is_closed:
                     await self._replace()
@@ -282,6 +285,6 @@ class Link:
 
 
 async def _discard(client: Client) -> None:
-    """Close a client whatever its state, transport included."""
+    """Close a client whatever its state, transport included. Bounded: a full flush queue would hold it for ever."""
     with contextlib.suppress(*_ERRORS):
-        await client.close()
+        await asyncio.wait_for(client.close(), 2.0)

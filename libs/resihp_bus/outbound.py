@@ -28,6 +28,7 @@ class Outbound:
         self._idle = asyncio.Event()
         self._idle.set()
         self._rate = RateLimit()
+        self._stopping = False
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def put(self, subject: str, raw: bytes, message_id: str) -> None:
@@ -48,17 +49,19 @@ class Outbound:
         if self._is_up() and not self._task.done():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), timeout_s)
-        self._task.cancel()
-        await asyncio.wait({self._task})
+        self._stopping = True
+        self._wake.set()
+        await asyncio.wait({self._task}, timeout=timeout_s)
+        self._task.cancel()  # the client may swallow a cancellation, so it is not what the end relies on
         for _ in range(len(self._items)):
             self._items.pop()
             self._drop("closed")
 
     async def _run(self) -> None:
-        while True:
+        while not self._stopping:
             await self._wake.wait()
             self._wake.clear()
-            while self._items and self._is_up():
+            while self._items and self._is_up() and not self._stopping:
                 subject, raw, message_id = self._items.popleft()
                 try:
                     await self._send(subject, raw, message_id)

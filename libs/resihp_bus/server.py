@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
+
 HOST = "127.0.0.1"
 _CONFIG = """\
 max_payload: 2MB
@@ -130,8 +132,11 @@ class LocalNats:
         return self.start()
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay open, nobody answers."""
+        """SIGSTOP: connections stay open, nobody answers. Returns when every thread stands still."""
         os.kill(self.pid, signal.SIGSTOP)
+        process = psutil.Process(self.pid)
+        while process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+            time.sleep(0.001)
 
     def thaw(self) -> None:
         """SIGCONT."""
