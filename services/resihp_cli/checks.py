@@ -133,7 +133,7 @@ def _job(job_file: Path | None) -> list[Check]:
     try:
         spec = load(job_file) if job_file is not None else None
     except CliError as error:
-        return [Check("job file", False, str(error), "correct the named key; `docs/` and examples/ show a valid file")]
+        return [Check("job file", False, str(error), _mend_job(str(error)))]
     timeouts = spec.timeouts if spec else TimeoutConfig()
     ladder = " < ".join(f"{name} {value:g}" for name, value in timeouts.model_dump().items())
     checks = [Check("timeouts", True, ladder)]
@@ -150,6 +150,16 @@ def _job(job_file: Path | None) -> list[Check]:
     return [*checks, Check("data", True, spec.data.path or "the standard library's source files")]
 
 
+def _mend_job(error: str) -> str:
+    from resihp_messages import TimeoutConfig
+
+    if "timeouts." not in error:
+        return "correct the named key; examples/ has valid files"
+    defaults = TimeoutConfig().model_dump()
+    example = " < ".join(f"{value:g}" for value in defaults.values())
+    return f"the right order is {' < '.join(defaults)}, for example {example}"
+
+
 async def _database(url: str) -> Check:
     from resihp_store import SchemaMismatch, Store, StoreError
     from resihp_store.revisions import head_revision
@@ -161,7 +171,7 @@ async def _database(url: str) -> Check:
         finally:
             await store.close()
     except SchemaMismatch as error:
-        return Check("database", False, str(error), "run: python -m resihp_store.migrate --url URL")
+        return Check("database", False, str(error), f"run: python -m resihp_store.migrate --url {url}")
     except StoreError as error:
         return Check("database", False, str(error), "check that the database runs and that the URL is right")
     return Check("database", True, f"reachable, schema revision {head_revision()}")
@@ -180,6 +190,8 @@ async def _bus(url: str) -> Check:
     try:
         await bus.connect()
     except BusError as error:
+        if "stream not found" in str(error):  # it answers; whoever starts first creates the streams
+            return Check("bus", True, f"{url} answers; its streams are not created yet")
         return Check("bus", False, str(error), mend)
     finally:
         await bus.close()

@@ -99,6 +99,9 @@ class SupervisedProcess:
             except OSError as error:
                 self._failure = CliError(f"cannot start {self.spec.name}: {error}")
                 return
+            except CliError as error:
+                self._failure = error
+                return
             if self._was_stopped():
                 return
             if not self._ever_ready:
