@@ -10,17 +10,21 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from resihp_plan import (
+    CostModel,
     InvalidPlan,
     InvalidProgram,
     Migration,
+    ModelSpec,
     Op,
     OpKind,
     ParallelPlan,
     Place,
     Program,
     ReplicaPlan,
+    Workload,
     check_program,
     program,
+    simulate,
 )
 from support.plans import demo_plan, models, plans, stage
 
@@ -204,3 +208,37 @@ def test_idle_replicas_have_no_operations() -> None:
 def test_migrations_are_not_generated_yet() -> None:
     with pytest.raises(InvalidPlan, match="migrations"):
         program(dataclasses.replace(demo_plan(), migrations=(Migration(0, 0, 0, 1),)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 3), st.data())
+def test_what_passes_can_be_run(num_stages: int, count: int, data: st.DataObject) -> None:
+    """Stages execute units in arbitrary orders: the checker refuses exactly those that cannot run to the end."""
+    plan = _pipeline(num_stages, count)
+    made = program(plan)
+    sequences = {}
+    for s in range(num_stages):
+        sequences[s] = tuple(op for unit in data.draw(st.permutations(_units(made.ops[s]))) for op in unit)
+    changed = Program({**made.ops, **sequences})
+    try:
+        check_program(changed, plan)
+    except InvalidProgram as error:
+        if str(error).startswith("no cycle"):
+            with pytest.raises(ValueError, match="waits for ever"):
+                _run(changed, plan)
+    else:
+        _run(changed, plan)
+
+
+def _units(ops: tuple[Op, ...]) -> list[list[Op]]:
+    """Operations of one micro-batch and direction: receive, compute, send."""
+    backward = {OpKind.RECV_GRAD, OpKind.BACKWARD, OpKind.SEND_GRAD}
+    units: dict[tuple[int, bool], list[Op]] = {}
+    for op in ops:
+        units.setdefault((op.micro_batch, op.kind in backward), []).append(op)
+    return list(units.values())
+
+
+def _run(made: Program, plan: ParallelPlan) -> None:
+    cost = CostModel.for_model(ModelSpec(num_layers=len(plan.replicas[0].stages)))
+    simulate(plan, made, Workload.typical(plan.num_micro_batches, 8).work(plan), cost)
