@@ -115,10 +115,7 @@ class Fleet:
         if fault == "freeze":
             os.killpg(worker.pid, signal.SIGKILL)
             assert self.zygote.wait_exit(worker.pid) == -signal.SIGKILL
-        worker.link.close()
 
     def close(self) -> None:
         """End everything."""
         assert self.zygote.close() == 0
-        for worker in self.workers.values():
-            worker.link.close()

@@ -56,6 +56,7 @@ class ZygoteClient:
             )
         self.control = ours
         self.control.settimeout(timeout_s)
+        self._links: list[socket.socket] = []
         self.exits: dict[int, int] = {}
         """pid -> exit code, as reported so far."""
 
@@ -84,6 +85,7 @@ class ZygoteClient:
         os.close(page_fd)
         assert reply["op"] == "spawned", reply
         assert reply["rank"] == rank
+        self._links.append(ours)
         return SpawnedWorker(rank, reply["pid"], ours, page, log_path)
 
     def wait_exit(self, pid: int) -> int:
@@ -93,8 +95,9 @@ class ZygoteClient:
         return self.exits.pop(pid)
 
     def close(self, timeout_s: float = 10.0) -> int:
-        """Close the control socket and wait for the zygote: its exit code."""
-        self.control.close()
+        """Close every socket and wait for the zygote: its exit code."""
+        for end in (self.control, *self._links):
+            end.close()
         return self.process.wait(timeout_s)
 
     def _receive(self) -> dict[str, Any]:
