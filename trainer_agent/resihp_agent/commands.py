@@ -22,7 +22,7 @@ from resihp_agent.ledger import FencingLedger
 from resihp_agent.progress import PlanProgress
 from resihp_agent.settings import AgentSettings
 from resihp_agent.supervisor import Supervisor
-from resihp_bus.port import Ack, Outcome, Reject
+from resihp_bus.port import Ack, Outcome, Reject, Retry
 from resihp_messages import AnyEnvelope, ack, command, link
 from resihp_plan.plan import InvalidPlan, ParallelPlan
 
@@ -62,6 +62,8 @@ class CommandHandler:
             return Reject(f"{envelope.schema_} was meant for an earlier start of this agent ({body.agent_incarnation})")
         if envelope.message_id in self._handled:
             return Ack()
+        if isinstance(body, command.StartWorkers) and self._awaits_room(envelope.job, body):
+            return Retry(0.05)
         try:
             self._ledger.admit_token(body.token)
             await self._obey(envelope, body)
@@ -91,6 +93,15 @@ class CommandHandler:
                 self._supervisor.stop_job(job, body.reason)
             case _:
                 log.info("nothing_to_do", schema=envelope.schema_, job=envelope.job)
+
+    def _awaits_room(self, job_name: str, body: command.StartWorkers) -> bool:
+        """Whether the start needs slots whose workers are on their way out: the end of a job and the start of the next
+        are decided together."""
+        running = list(self._supervisor.workers())
+        held = {worker.rank for worker in running if worker.job == job_name}
+        missing = sum(rank not in held for rank in body.ranks)
+        free = self._settings.num_slots - len(running)
+        return missing > free and any(worker.leaving is not None for worker in running)
 
     async def _start_workers(self, envelope: AnyEnvelope, body: command.StartWorkers) -> None:
         job = self._supervisor.job(envelope.job)

@@ -259,6 +259,18 @@ async def test_start_is_idempotent_and_bounded_by_slots(hand: Hand, agent: Agent
     assert "1 free slots" in (await hand.first(ack.WorkerFailed)).error
 
 
+async def test_start_waits_for_workers_that_leave(hand: Hand, agent: Agent) -> None:
+    """The scheduler deals a job's slots to the next one as soon as it has decided that the job ends."""
+    await train(hand, ranks=(0, 1, 2, 3))
+    await hand.command(command.StopJob(node="n0", token=1, reason="the next one"))
+    next_job = job_spec().model_copy(update={"name": "next"})
+    start = command.StartWorkers(node="n0", token=1, ranks=(0, 1, 2, 3), spec=next_job)
+    await hand.command(start, job="next")
+    await wait_for(lambda: len(hand.all(ack.WorkersStarted)) == 2)
+    assert not hand.all(ack.WorkerFailed)
+    assert {worker.job for worker in agent.supervisor.workers()} == {"next"}
+
+
 async def test_redelivered_command_is_obeyed_once(hand: Hand, agent: Agent) -> None:
     pids = await train(hand)
     fault = command.InflictFault(node="n0", token=1, rank=0, fault="kill")
