@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -147,7 +147,7 @@ async def _lose(term: Term, fault: Fault, envelope: AnyEnvelope) -> None:
     async with term.lock(fault.job):
         async with term.store.read() as connection:
             before = await load(connection, fault.job)
-        new = fault.ranks & before.alive if before is not None and before.active else frozenset()
+        new = frozenset(_concerned(fault, before)) if before is not None and before.active else frozenset()
         if before is None or not new:
             log.info("verdict changes nothing", job=fault.job, fault=fault.kind, ranks=sorted(fault.ranks))
             return
@@ -162,6 +162,14 @@ async def _lose(term: Term, fault: Fault, envelope: AnyEnvelope) -> None:
             await work.set_devices(fault.job, new, DeviceState.LOST)
             await _respond(term, work, after, fault, answer, plan_s)
     log.warning("devices lost", job=fault.job, fault=fault.kind, ranks=sorted(new), answer=type(answer).__name__)
+
+
+def _concerned(fault: Fault, situation: Situation) -> Iterator[int]:
+    """Living ranks that the fault is about. One that was started by a later start of the agent is not."""
+    start = fault.evidence.get("incarnation")
+    for rank in fault.ranks & situation.alive:
+        if start in (None, situation.of_rank[rank].incarnation):
+            yield rank
 
 
 async def _answer(term: Term, after: Situation) -> Choice | NoPlan | None:

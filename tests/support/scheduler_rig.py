@@ -40,6 +40,8 @@ class Rig:
     agents: dict[str, ScriptedAgent] = field(default_factory=dict)
     events: list[AnyEnvelope] = field(default_factory=list)
     """Everything published as an event, in order of arrival."""
+    patience_s: float = 60.0
+    """How long to wait for anything: schedulers may have to start again, on a busy machine."""
 
     async def watch_events(self) -> None:
         async def keep(envelope: AnyEnvelope) -> None:
@@ -51,6 +53,15 @@ class Rig:
         for name in names:
             self.agents[name] = await ScriptedAgent(self.bus, name, **values).join()
         return tuple(self.agents[name] for name in names)
+
+    async def known(self, *names: str) -> None:
+        """Wait until the scheduler knows these nodes."""
+
+        async def all_known() -> bool:
+            async with self.store.read() as connection:
+                return set(names) <= {n.node for n in await queries.nodes(connection)}
+
+        await wait_for(all_known, self.patience_s, what=f"nodes {names}")
 
     async def submit(self, spec: JobSpec) -> None:
         reply = await ask(self.bus, SubmitJob(spec=spec), job=spec.name)
@@ -77,7 +88,7 @@ class Rig:
                 record = await queries.job(connection, name)
             return record if record is not None and record.state is state else None
 
-        found = await wait_for(reached, 15, what=f"job {name} {state}")
+        found = await wait_for(reached, self.patience_s, what=f"job {name} {state}")
         assert found is not None
         return found
 
@@ -103,7 +114,7 @@ class Rig:
             found = [c for c in await self.changes(job) if c.new_epoch == epoch and c.status == status]
             return found[0] if found else None
 
-        record = await wait_for(reached, 15, what=f"epoch {epoch} {status}")
+        record = await wait_for(reached, self.patience_s, what=f"epoch {epoch} {status}")
         assert record is not None
         return record
 
@@ -113,7 +124,7 @@ class Rig:
         def found() -> list[AnyEnvelope]:
             return [e for e in self.events if isinstance(e.body, kind)]
 
-        await wait_for(lambda: len(found()) >= count, 15, what=f"{count} {kind.schema_name}")
+        await wait_for(lambda: len(found()) >= count, self.patience_s, what=f"{count} {kind.schema_name}")
         return found()
 
     @asynccontextmanager
@@ -130,7 +141,7 @@ class Rig:
         bus = await self.new_bus()
         running = asyncio.create_task(serve(service, bus=bus))
         try:
-            await wait_for(lambda: service.started or running.done(), 15, what="scheduler ready")
+            await wait_for(lambda: service.started or running.done(), self.patience_s, what="scheduler ready")
             if running.done():
                 running.result()
             yield service

@@ -162,12 +162,33 @@ async def test_lost_node_and_its_return(rig: Rig) -> None:
         await rig.submit(small_spec(name="other", parallel={"tp": 2, "pp": 2, "dp": 1}))
         await rig.applied(1, job="other")
         assert {d.node for d in (await rig.devices("other")).values()} == {"b"}
-        await declare(rig.bus, [4, 5, 6, 7], node="b", kind=event.NodeLost)  # late, about the old incarnation
+        old = {"kind": event.NodeLost, "node": "b", "incarnation": b.incarnation}  # late, about the old start
+        await declare(rig.bus, [4, 5, 6, 7], **old)
+        await declare(rig.bus, [], job="_fleet", **old)
+        await declare(rig.bus, range(4), job="other", **old)
         marker = await declare(rig.bus, [77], node="b")
         await wait_for(lambda: _logged(rig, marker.message_id), 10)
         async with rig.store.read() as connection:
             states = {n.node: n.state for n in await queries.nodes(connection)}
         assert states["b"] is NodeState.UP
+        assert await rig.incidents("other") == ()
+
+
+async def test_lost_node_of_the_fleet_concerns_every_job_there(rig: Rig) -> None:
+    """Also jobs of which the detector knows nothing yet: their workers were about to start."""
+    async with rig.scheduler():
+        a, b = await rig.add_agents("a", "b")
+        await rig.known("a", "b")
+        await rig.running(parallel={"tp": 2, "pp": 1, "dp": 2})
+        b.starts = False
+        await rig.submit(small_spec(name="other", parallel={"tp": 2, "pp": 1, "dp": 2}))
+        await wait_for(lambda: "other" in b.ranks, 10)
+        await declare(rig.bus, [], node="b", job="_fleet", kind=event.NodeLost, incarnation=b.incarnation)
+        await rig.applied(2)
+        await rig.applied(1, job="other")
+        assert {d.node for d in (await rig.devices()).values() if d.state is DeviceState.HEALTHY} == {"a"}
+        assert ParallelPlan.from_dict(a.plans[-1].plan).world == (0, 1)
+        assert [len(await rig.incidents(name)) for name in ("demo", "other")] == [1, 1]
 
 
 async def test_node_that_leaves_in_order(rig: Rig) -> None:
