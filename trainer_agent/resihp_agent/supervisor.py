@@ -93,7 +93,20 @@ class Supervisor:
             theirs.close()
             os.close(page_fd)
             os.close(log_fd)
-        return self._adopt(Worker(spec.name, rank, pid, spec, memory, started_s, Silence(started_s)), ours)
+        return self._adopt(
+            Worker(
+                job=spec.name,
+                rank=rank,
+                pid=pid,
+                spec=spec,
+                memory=memory,
+                started_s=started_s,
+                silence=Silence(started_s),
+                last_sign_s=started_s,
+                observed_s=started_s,
+            ),
+            ours,
+        )
 
     def _adopt(self, worker: Worker, sock: socket.socket) -> Worker:
         job = self.job(worker.job)
@@ -140,6 +153,7 @@ class Supervisor:
             return
         noticed_s = self._clock() if worker.fence_noticed_s is None else worker.fence_noticed_s
         worker.gone = True
+        worker.observe(noticed_s)
         if worker.pidfd is not None:
             asyncio.get_running_loop().remove_reader(worker.pidfd)
         if worker.link is not None:
@@ -214,6 +228,7 @@ class Supervisor:
 
     def _fence_if_stalled(self, worker: Worker, now_s: float) -> None:
         progress, stall_s = worker.progress(), worker.spec.timeouts.stall_s
+        worker.observe(now_s)
         worker.silence.look(worker.last_sign_s, scheduling(worker.pid))
         silent_s = min(worker.silent_s(now_s), now_s - (self._watched_since_s or now_s))
         if silent_s <= stall_s:

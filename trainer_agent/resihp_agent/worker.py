@@ -47,6 +47,10 @@ class Worker:
     memory: mmap
     started_s: float
     silence: Silence
+    last_sign_s: float
+    """Newest sign of life; the fork counts as the first."""
+    observed_s: float
+    tick: int = 0
     pidfd: int | None = None
     link: WorkerLink | None = None
     greeted: bool = False
@@ -71,10 +75,16 @@ class Worker:
         except ValueError:
             return Progress(0, 0, 0, 0, PageState.STARTING, 0.0, 0.0)
 
-    @property
-    def last_sign_s(self) -> float:
-        """Monotonic time of the newest sign of life."""
-        return max(self.started_s, self.progress().alive_at_s)
+    def observe(self, now_s: float) -> None:
+        """Look at the page. What counts as a sign of life is that `tick` has *changed*: a value that a writer was
+        writing when it was stopped may be any number, but it does not go on changing."""
+        progress = self.progress()
+        if progress.tick != self.tick:
+            self.tick = progress.tick
+            # The worker's own stamp is exact; it is believed if it lies between our last two looks.
+            stamp_s = progress.alive_at_s
+            self.last_sign_s = stamp_s if self.observed_s <= stamp_s <= now_s else now_s
+        self.observed_s = now_s
 
     def silent_s(self, now_s: float) -> float:
         """Age of the last sign of life; the fork counts as the first."""
@@ -82,10 +92,9 @@ class Worker:
 
     def detect_s(self, noticed_s: float) -> float:
         """From the fault to its notice: from the fault's own stamp if it left one, else from the last sign of life."""
-        progress = self.progress()
-        last_s = self.last_sign_s
-        if progress.fault_at_s > 0 and last_s - progress.fault_at_s < _FAULT_SURVIVED_S:
-            last_s = progress.fault_at_s
+        last_s, fault_s = self.last_sign_s, self.progress().fault_at_s
+        if self.started_s <= fault_s <= noticed_s and last_s - fault_s < _FAULT_SURVIVED_S:
+            last_s = fault_s
         return max(0.0, noticed_s - last_s)
 
     def leave(self, why: Leaving, now_s: float) -> None:
