@@ -14,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from resihp_messages.envelope import AnyEnvelope, Body, Envelope
 
-MAX_MESSAGE_BYTES = 1 << 20
-"""Default `max_payload` of nats-server: a larger message could not be delivered."""
+MAX_MESSAGE_BYTES = (1 << 20) - 1024
+"""A little less than nats-server's default `max_payload`, which counts the headers too."""
 
 M = TypeVar("M", bound=BaseModel)
 

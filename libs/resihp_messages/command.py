@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import JsonValue
-
 from resihp_messages.envelope import Body, Kind
-from resihp_messages.ids import Count, Digest, RankField, Text, Token
+from resihp_messages.ids import Count, Digest, JsonObject, RankField, Text, Token
 from resihp_messages.job import JobSpec
 
 
@@ -41,10 +39,10 @@ class ApplyPlan(_Command):
 
     mode: Literal["initial", "recovery", "planned"]
     reconfiguration_id: Token
-    plan: dict[str, JsonValue]
+    plan: JsonObject
     """`resihp_plan.ParallelPlan.to_dict()`."""
     digest: Digest
-    base_plans: tuple[dict[str, JsonValue], ...] = ()
+    base_plans: tuple[JsonObject, ...] = ()
     """Every plan in whose layout a rank may still hold state, oldest first."""
     store_address: Text
     """Rendezvous store of this epoch."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from resihp_messages.envelope import Body, Kind
-from resihp_messages.ids import Count, Digest, Finite, RankField, Seconds, Text, Token, Wire
+from resihp_messages.ids import Count, Digest, Finite, JsonObject, RankField, Seconds, Text, Token, Wire
 
 
 class _Event(Body):
@@ -99,7 +99,7 @@ class Verdict(Wire):
 
 
 class _FailureEvent(_Event):
-    evidence: dict[str, JsonValue]
+    evidence: JsonObject
     """Numbers only a machine could have seen: who reported, silence, threshold, exit code."""
     verdict: Verdict
     advice: Text
@@ -134,12 +134,16 @@ class LinkLost(_FailureEvent):
 
 
 class JobSubmitted(_Event):
+    """A job was accepted and recorded."""
+
     schema_name: ClassVar[str] = "JobSubmitted.v1"
 
-    spec: dict[str, JsonValue]
+    spec: JsonObject
 
 
 class JobStarted(_Event):
+    """Every rank runs the first plan."""
+
     schema_name: ClassVar[str] = "JobStarted.v1"
 
     plan_digest: Digest
@@ -177,6 +181,8 @@ class ReconfigurationApplied(_Event):
 
 
 class ReconfigurationRejected(_Event):
+    """A new plan was refused by an agent or a worker; the old one stays."""
+
     schema_name: ClassVar[str] = "ReconfigurationRejected.v1"
 
     reconfiguration_id: Token
@@ -184,6 +190,8 @@ class ReconfigurationRejected(_Event):
 
 
 class ReconfigurationSuperseded(_Event):
+    """A newer reconfiguration took the place of one that was not finished."""
+
     schema_name: ClassVar[str] = "ReconfigurationSuperseded.v1"
 
     reconfiguration_id: Token
@@ -192,6 +200,8 @@ class ReconfigurationSuperseded(_Event):
 
 
 class JobFinished(_Event):
+    """Every rank has committed the last iteration."""
+
     schema_name: ClassVar[str] = "JobFinished.v1"
 
     iterations: Count
@@ -202,6 +212,8 @@ class JobFinished(_Event):
 
 
 class JobFailed(_Event):
+    """The job ended before its last iteration."""
+
     schema_name: ClassVar[str] = "JobFailed.v1"
 
     reason: Text

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import uuid
-from typing import Annotated, NewType
+from typing import Annotated, Any, NewType
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints
 
 Rank = NewType("Rank", int)
 """A device's fixed number in its job (the *plan rank*); never a torch rank."""
@@ -20,6 +21,27 @@ Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16,64}$")]
 Text = Annotated[str, StringConstraints(max_length=4096)]
+
+_MAX_DEPTH = 32
+
+
+def plain_json(value: Any, depth: int = 0) -> Any:
+    """numpy scalars and arrays -> plain data. Raises ValueError for NaN, infinity and nesting beyond 32 levels."""
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a finite number")
+    if isinstance(value, dict):
+        return {key: plain_json(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(item, depth + 1) for item in value]
+    return value
+
+
+JsonObject = Annotated[dict[str, JsonValue], BeforeValidator(plain_json)]
+"""A free-form part of a message, with the same rules for numbers as everywhere else."""
 
 FLEET = "_fleet"
 """Stands in the job token for messages about nodes rather than about one job."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from resihp_messages.codec import MAX_MESSAGE_BYTES, MalformedMessage, pack, unpack
-from resihp_messages.ids import Count, Digest, Finite, RankField, Seconds, Text, Token, Wire
+from resihp_messages.ids import Count, Digest, Finite, JsonObject, RankField, Seconds, Text, Token, Wire
 from resihp_messages.job import JobSpec
 
 # --- down: agent -> worker ----------------------------------------------------------------------------------------
@@ -36,9 +36,9 @@ class InstallPlan(Wire):
     mode: Literal["initial", "recovery", "planned"]
     epoch: Count
     reconfiguration_id: Token
-    plan: dict[str, JsonValue]
+    plan: JsonObject
     digest: Digest
-    base_plans: tuple[dict[str, JsonValue], ...] = ()
+    base_plans: tuple[JsonObject, ...] = ()
     store_address: Text
     dead_ranks: tuple[RankField, ...] = ()
 

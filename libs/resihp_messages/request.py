@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import JsonValue
-
 from resihp_messages.envelope import Body, Kind
-from resihp_messages.ids import RankField, Text, Token
+from resihp_messages.ids import JsonObject, RankField, Text, Token
 from resihp_messages.job import JobSpec
 
 
@@ -28,7 +26,7 @@ class RequestPlan(_Request):
 
     schema_name: ClassVar[str] = "RequestPlan.v1"
 
-    plan: dict[str, JsonValue]
+    plan: JsonObject
     reason: Text = "operator"
 
 
