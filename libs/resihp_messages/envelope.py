@@ -63,7 +63,7 @@ class Envelope(Wire, Generic[B]):
     @classmethod
     def of(
         cls,
-        body: Body,
+        body: B,  # type: ignore[misc]  # a constructor: covariance is safe
         *,
         job: str,
         source: str,

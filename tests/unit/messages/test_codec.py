@@ -60,6 +60,7 @@ def there_and_back(body: Any) -> Any:
 
 
 @given(value=st.integers(0, 127), kind=st.sampled_from(NUMPY_INTS))
+@settings(deadline=None)
 def test_numpy_integers_become_integers(value: int, kind: Any) -> None:
     body = there_and_back(exited(rank=kind(value), exit_code=kind(value)))
     assert (body.rank, body.exit_code) == (value, value)
@@ -67,6 +68,7 @@ def test_numpy_integers_become_integers(value: int, kind: Any) -> None:
 
 
 @given(value=st.floats(0, 1000, width=16), kind=st.sampled_from(NUMPY_FLOATS))
+@settings(deadline=None)
 def test_numpy_floats_become_floats(value: float, kind: Any) -> None:
     body = there_and_back(exited(detect_s=kind(value)))
     assert body.detect_s == value
@@ -74,12 +76,14 @@ def test_numpy_floats_become_floats(value: float, kind: Any) -> None:
 
 
 @given(values=st.lists(st.floats(-1e6, 1e6, width=32), max_size=5))
+@settings(deadline=None)
 def test_numpy_arrays_in_evidence_become_lists(values: list[float]) -> None:
     body = there_and_back(lost({"series": np.array(values, dtype=np.float32), "n": np.int64(len(values))}))
     assert body.evidence == {"series": values, "n": len(values)}
 
 
 @given(value=ANYTHING)
+@settings(deadline=None)
 def test_plain_data_survives_packing(value: Any) -> None:
     assert repr(unpack(pack(value))) == repr(value)  # repr: NaN is not equal to itself
 
@@ -210,7 +214,7 @@ def test_broken_header_fields(field: str, value: Any) -> None:
 
 
 @given(raw=st.binary(max_size=200))
-@settings(max_examples=300)
+@settings(max_examples=200, deadline=None)
 @example(raw=b"")
 def test_noise_is_only_ever_malformed(raw: bytes) -> None:
     with pytest.raises(MalformedMessage):
@@ -218,7 +222,7 @@ def test_noise_is_only_ever_malformed(raw: bytes) -> None:
 
 
 @given(data=st.data(), raw=st.sampled_from(VALID))
-@settings(max_examples=300)
+@settings(max_examples=200, deadline=None)
 def test_damaged_messages_are_only_ever_malformed(data: st.DataObject, raw: bytes) -> None:
     damaged = bytearray(raw)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -227,7 +231,7 @@ def test_damaged_messages_are_only_ever_malformed(data: st.DataObject, raw: byte
 
 
 @given(data=st.data(), index=st.integers(0, len(VALID) - 1), value=ANYTHING)
-@settings(max_examples=300)
+@settings(max_examples=200, deadline=None)
 def test_any_value_in_any_field_is_only_ever_malformed(data: st.DataObject, index: int, value: Any) -> None:
     message = unpack(VALID[index])
     part = message["body"] if data.draw(st.booleans()) and message["body"] else message
@@ -236,7 +240,7 @@ def test_any_value_in_any_field_is_only_ever_malformed(data: st.DataObject, inde
 
 
 @given(value=ANYTHING)
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_any_plain_data_is_only_ever_malformed(value: Any) -> None:
     with pytest.raises(MalformedMessage):
         decode(pack(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resihp_messages import MAX_MESSAGE_BYTES, MalformedMessage, link, pack
@@ -59,6 +59,7 @@ def test_broken_frames(raw: bytes) -> None:
 
 
 @given(raw=st.binary(max_size=100))
+@settings(deadline=None)
 def test_noise_is_only_ever_malformed(raw: bytes) -> None:
     with pytest.raises(MalformedMessage):
         link.parse_up(raw)
