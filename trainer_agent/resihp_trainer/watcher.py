@@ -1,5 +1,8 @@
 """Decides about aborts in the link's reader thread, while the training thread may be blocked; queues the other frames.
 
+An epoch is aborted by the death of a member or a broken link, and also by every order that replaces it: a newer plan
+that is not `planned`, `FinishNow`, `StopNow`. Otherwise a rank that waits for peers who left would not read its orders.
+
 `enter` and `on_frame` share a lock, so no death can fall between them: one that is known before its epoch is entered
 aborts the epoch in `enter`, a later one in `on_frame`.
 """
@@ -36,6 +39,9 @@ class Watcher:
         self._broken: dict[int, float] = {}
         """Epoch with a broken link -> when that was noticed."""
         self._noticed_s: dict[int, float] = {}
+        self._newest_plan = -1
+        """Newest epoch that is to be installed without a vote."""
+        self._is_ending = False
         self._orders: SimpleQueue[Order] = SimpleQueue()
 
     def attach(self, communicator: Abortable) -> None:
@@ -46,7 +52,7 @@ class Watcher:
     def enter(self, epoch: int, world: Collection[int]) -> None:
         """The training thread is about to build `epoch`, whose plan ranks are `world`.
 
-        Aborts it at once if a member is known to be dead; then the construction raises.
+        Aborts it at once if a member is known to be dead or a newer order waits; then the construction raises.
         """
         with self._lock:
             self._epoch, self._world = epoch, frozenset(world)
@@ -55,15 +61,12 @@ class Watcher:
     def on_frame(self, message: DownFrame) -> None:
         """Called by the link for every frame, in order."""
         if not isinstance(message, AbortEpoch):
-            self._orders.put(message)
-            if isinstance(message, InstallPlan) and message.mode != "planned":
-                self._replace(message.epoch)
-            return
+            self._orders.put(message)  # before the abort: the training thread then finds what replaces its epoch
         with self._lock:
-            for rank in message.dead_ranks:
-                self._dead.setdefault(rank, message.noticed_s)
-            if not message.dead_ranks:
-                self._broken.setdefault(message.epoch, message.noticed_s)
+            if isinstance(message, AbortEpoch):
+                self._note_fault(message)
+            else:
+                self._note_replacement(message)
             self._judge()
 
     def next_order(self, timeout_s: float) -> Order | None:
@@ -87,19 +90,30 @@ class Watcher:
         with self._lock:
             return self._noticed_s.get(epoch)
 
-    def _replace(self, epoch: int) -> None:
-        """A plan that is to be installed at once may overtake the news of the fault: it ends the older epoch."""
-        with self._lock:
-            if self._communicator is not None and 0 <= self._epoch < epoch:
-                self._communicator.abort(self._epoch)
+    # --- under the lock -------------------------------------------------------------------------------------------
+
+    def _note_fault(self, message: AbortEpoch) -> None:
+        for rank in message.dead_ranks:
+            self._dead.setdefault(rank, message.noticed_s)
+        if not message.dead_ranks:
+            self._broken.setdefault(message.epoch, message.noticed_s)
+
+    def _note_replacement(self, order: Order) -> None:
+        match order:
+            case InstallPlan() if order.mode != "planned":
+                self._newest_plan = max(self._newest_plan, order.epoch)
+            case FinishNow() | StopNow():
+                self._is_ending = True
 
     def _judge(self) -> None:
-        """Abort the entered epoch if a member is dead or its links are declared broken. Any other abort is stale."""
-        reasons = [noticed_s for rank, noticed_s in self._dead.items() if rank in self._world]
-        reasons += [self._broken[self._epoch]] if self._epoch in self._broken else []
-        if not reasons:
+        """Abort the entered epoch if a fault concerns it or an order replaces it. Any other news is stale."""
+        if self._epoch < 0:
             return
-        self._noticed_s.setdefault(self._epoch, min(reasons))
-        if self._communicator is None:
-            raise ValueError(f"epoch {self._epoch} was entered before a communicator was attached")
-        self._communicator.abort(self._epoch)
+        faults_s = [noticed_s for rank, noticed_s in self._dead.items() if rank in self._world]
+        faults_s += [self._broken[self._epoch]] if self._epoch in self._broken else []
+        if faults_s:
+            self._noticed_s.setdefault(self._epoch, min(faults_s))
+        if faults_s or self._is_ending or self._newest_plan > self._epoch:
+            if self._communicator is None:
+                raise ValueError(f"epoch {self._epoch} was entered before a communicator was attached")
+            self._communicator.abort(self._epoch)

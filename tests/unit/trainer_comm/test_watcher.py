@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
-from resihp_messages.link import AbortEpoch, FinishNow, StopNow
+from resihp_messages.link import AbortEpoch, FinishNow, InstallPlan, StopNow
 from resihp_trainer.watcher import Watcher
 
 
@@ -22,6 +24,12 @@ def dead(*ranks: int, at_s: float = 1.0) -> AbortEpoch:
 
 def broken(epoch: int, at_s: float = 1.0) -> AbortEpoch:
     return AbortEpoch(dead_ranks=(), epoch=epoch, noticed_s=at_s, reason="link")
+
+
+def plan(epoch: int, mode: Literal["initial", "recovery", "planned"]) -> InstallPlan:
+    return InstallPlan(
+        mode=mode, epoch=epoch, reconfiguration_id="r", plan={}, digest="0" * 64, store_address="127.0.0.1:1"
+    )
 
 
 @pytest.fixture
@@ -96,3 +104,35 @@ def test_orders_keep_their_order_and_aborts_are_not_among_them(watcher: Watcher)
     assert watcher.next_order(0.0) == StopNow(reason="x")
     assert watcher.next_order(0.0) is None
     assert watcher.next_order(0.01) is None
+
+
+@pytest.mark.parametrize("order", [plan(5, "recovery"), plan(5, "initial"), FinishNow(), StopNow()])
+def test_an_order_that_replaces_the_epoch_frees_a_blocked_rank(
+    watcher: Watcher, aborts: Aborts, order: InstallPlan | FinishNow | StopNow
+) -> None:
+    watcher.enter(4, (0, 1))
+    assert aborts.epochs == []
+    watcher.on_frame(order)
+    assert aborts.epochs == [4]
+    assert watcher.noticed_s(4) is None  # no fault
+    assert watcher.next_order(0.0) == order
+
+
+@pytest.mark.parametrize("order", [plan(5, "recovery"), FinishNow(), StopNow()])
+def test_an_order_between_reading_a_plan_and_entering_it_is_not_lost(
+    watcher: Watcher, aborts: Aborts, order: InstallPlan | FinishNow | StopNow
+) -> None:
+    watcher.on_frame(plan(4, "recovery"))
+    assert watcher.next_order(0.0) == plan(4, "recovery")
+    watcher.on_frame(order)
+    assert aborts.epochs == []
+    watcher.enter(4, (0, 1))
+    assert aborts.epochs == [4]
+
+
+@pytest.mark.parametrize("order", [plan(5, "planned"), plan(4, "recovery"), plan(3, "recovery")])
+def test_other_plans_leave_the_epoch_alone(watcher: Watcher, aborts: Aborts, order: InstallPlan) -> None:
+    watcher.enter(4, (0, 1))
+    watcher.on_frame(order)
+    assert aborts.epochs == []
+    assert watcher.next_order(0.0) == order
