@@ -54,7 +54,7 @@ def undisturbed(iterations: int) -> Reference:
 def assert_undisturbed(job: TrainerJob) -> None:
     """The job ended complete: every document used once, replicas equal, parameters as in an undisturbed run."""
     iterations = job.spec.iterations
-    found = assemble(result_folder(job), job.plans[-1], SPEC)
+    found = assemble(result_folder(job), job.last_plan, SPEC)
     assert found.committed == iterations
     assert found.are_equal
     reference = undisturbed(iterations).held.parameters
@@ -67,6 +67,6 @@ def assert_undisturbed(job: TrainerJob) -> None:
     corpus = corpus_of(job.spec)
     expected = sum(len(documents(corpus, job.spec.batch, job.spec.seed, k).documents) for k in range(1, iterations + 1))
     finished = job.all(Finished)
-    assert {rank for rank, _ in finished} == set(job.plans[-1].world)
+    assert {rank for rank, _ in finished} == set(job.last_plan.world)
     for _, said in finished:
         assert (said.committed, said.samples_expected, said.samples_once) == (iterations, expected, expected)

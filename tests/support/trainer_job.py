@@ -142,6 +142,12 @@ class TrainerJob:
         said = {rank for rank, _ in self.all(PlanInstalled, plan.epoch)}
         return set(plan.world) <= said | set(self.dead)
 
+    @property
+    def last_plan(self) -> ParallelPlan:
+        """The newest plan that a rank installed: a planned one may come too late for the job."""
+        installed = {f.epoch for _, f in self.all(PlanInstalled)}
+        return next(plan for plan in reversed(self.plans) if plan.epoch in installed)
+
     def pump(self, timeout_s: float = 0.05) -> list[int]:
         """Read what has arrived; returns ranks that died just now (fenced ones included)."""
         died = []
@@ -258,4 +264,4 @@ class TrainerJob:
 def result_folder(job: TrainerJob) -> Path:
     """Where the job's last plan left its shards."""
     assert job.spec.output_dir is not None
-    return Path(job.spec.output_dir) / "final" / f"e{job.plans[-1].epoch}"
+    return Path(job.spec.output_dir) / "final" / f"e{job.last_plan.epoch}"

@@ -41,7 +41,7 @@ def run_iteration(context: Context, active: ActiveEpoch, state: TrainingState, p
     work, covered = _execute(context, active, batch)
     gradients = _synchronise(context, active, iteration)
     state.kept = Kept(active.plan.epoch, gradients)
-    ballot = _ballot(work, covered, batch, gradients, pending_epoch)
+    ballot = _ballot(work, covered, batch, gradients, active.plan.epoch, pending_epoch)
     total = ballot.vector(len(batch.documents))
     pending = active.world.all_reduce(total)
     context.faults.strike(FaultPoint.VOTE, iteration)
@@ -98,13 +98,15 @@ def _synchronise(context: Context, active: ActiveEpoch, iteration: int) -> Gradi
     return sync.finish(iteration)
 
 
-def _ballot(work: Work, covered: list[int], batch: Batch, gradients: Gradients, pending_epoch: int) -> Ballot:
+def _ballot(
+    work: Work, covered: list[int], batch: Batch, gradients: Gradients, epoch: int, pending_epoch: int
+) -> Ballot:
     """Loss and tokens count on the ranks that answer for documents, so each is summed once."""
     return Ballot(
         ok=True,
         norm_sq=gradients.norm_sq,
         tokens=sum(batch.documents[i].length for i in covered),
         loss=work.loss if covered else 0.0,
-        pending_epoch=pending_epoch,
+        epochs_ahead=max(0, pending_epoch - epoch) if pending_epoch else 0,
         covered=covered,
     )

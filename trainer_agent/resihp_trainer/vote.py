@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_FIELDS = 6  # ok, norm^2, tokens, loss, pending, pending^2; then one count per document
+_FIELDS = 6  # ok, norm^2, tokens, loss, ahead, ahead^2; then one count per document
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,17 @@ class Ballot:
     norm_sq: float
     tokens: int
     loss: float
-    pending_epoch: int
-    """The held planned epoch, or 0."""
+    epochs_ahead: int
+    """By how much the epoch of the held planned plan exceeds the current one; 0 without one."""
     covered: Collection[int]
     """Indices of the batch's documents that this rank brought to the loss."""
 
     def vector(self, num_documents: int) -> Tensor:
         """float64[6 + num_documents], to be summed over the world."""
         out = torch.zeros(_FIELDS + num_documents, dtype=torch.float64)
-        pending = float(self.pending_epoch)
+        ahead = float(self.epochs_ahead)
         out[:_FIELDS] = torch.tensor(
-            [float(self.ok), self.norm_sq, self.tokens, self.loss, pending, pending * pending], dtype=torch.float64
+            [float(self.ok), self.norm_sq, self.tokens, self.loss, ahead, ahead * ahead], dtype=torch.float64
         )
         for d in self.covered:
             out[_FIELDS + d] += 1.0
@@ -64,7 +64,7 @@ class Outcome:
 def count(total: Tensor, iteration: int, *, world_size: int, expected_tokens: int, epoch: int) -> Outcome:
     """Read the sum of all ballots. Commit only if every rank is ok, every document was used exactly once, and gradient
     and loss are finite."""
-    ok, norm_sq, tokens, loss, pending, pending_sq = (float(x) for x in total[:_FIELDS])
+    ok, norm_sq, tokens, loss, ahead, ahead_sq = (float(x) for x in total[:_FIELDS])
     coverage = total[_FIELDS:]
     once = int((coverage == 1.0).sum())
     refusal = ""
@@ -75,10 +75,9 @@ def count(total: Tensor, iteration: int, *, world_size: int, expected_tokens: in
         refusal = f"{lost} documents lost, {repeated} repeated, {int(tokens)} of {expected_tokens} tokens"
     elif not (math.isfinite(norm_sq) and math.isfinite(loss)):
         refusal = f"not finite: squared gradient norm {norm_sq}, loss {loss}"
-    # Equality without a second collective: sum(p)^2 = n * sum(p^2) iff all p are equal (Cauchy-Schwarz). Exact in
-    # float64 for epochs below 2^24.
-    unanimous = pending * pending == world_size * pending_sq
-    newest = int(pending) // world_size if unanimous else 0
+    # Equality without a second collective: sum(a)^2 = n * sum(a^2) iff all a are equal (Cauchy-Schwarz). Exact in
+    # float64 while n * a < 2^26: that is why the difference of epochs is summed and not the epoch.
+    unanimous = ahead > 0 and ahead * ahead == world_size * ahead_sq
     return Outcome(
         iteration=iteration,
         norm=math.sqrt(norm_sq) if norm_sq >= 0 else math.nan,
@@ -86,6 +85,6 @@ def count(total: Tensor, iteration: int, *, world_size: int, expected_tokens: in
         loss=loss,
         samples_expected=len(coverage),
         samples_once=once,
-        next_epoch=newest if newest > epoch else 0,
+        next_epoch=epoch + int(ahead) // world_size if unanimous else 0,
         refusal=refusal,
     )
