@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from resihp_plan.plan import ParallelPlan, ReplicaPlan, StagePlan
@@ -9,6 +10,7 @@ from resihp_plan.plan import ParallelPlan, ReplicaPlan, StagePlan
 MAX_PARTS = 12
 """More changes than this are counted, not listed: the words go into messages and terminals."""
 MAX_RANKS = 12
+MAX_LISTED = 8
 
 
 def describe_change(old: ParallelPlan, new: ParallelPlan) -> str:
@@ -97,7 +99,12 @@ def _counts(plan: ParallelPlan) -> str:
 
 
 def _plus(values: Iterable[int], sign: str = "+") -> str:
-    return sign.join(map(str, values))
+    """`5+3`; long lists with repetitions as `31+33+30x32`."""
+    known = tuple(values)
+    if len(known) <= MAX_LISTED:
+        return sign.join(map(str, known))
+    runs = [(value, len(tuple(group))) for value, group in itertools.groupby(known)]
+    return sign.join(f"{count}x{value}" if count > 1 else str(value) for value, count in runs)
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

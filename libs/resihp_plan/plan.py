@@ -128,19 +128,19 @@ class ParallelPlan:
         """Raises `InvalidPlan` if a field is missing or of the wrong type."""
         try:
             return cls(
-                epoch=int(data["epoch"]),
+                epoch=_int(data["epoch"]),
                 schedule=Schedule(data.get("schedule", Schedule.ONE_F_ONE_B)),
-                standby=tuple(int(r) for r in data.get("standby", ())),
-                migrations=tuple(Migration(*(int(v) for v in m)) for m in data.get("migrations", ())),
+                standby=tuple(_int(r) for r in data.get("standby", ())),
+                migrations=tuple(Migration(*(_int(v) for v in m)) for m in data.get("migrations", ())),
                 replicas=tuple(
                     ReplicaPlan(
-                        num_micro_batches=int(rep["num_micro_batches"]),
+                        num_micro_batches=_int(rep["num_micro_batches"]),
                         stages=tuple(
                             StagePlan(
-                                int(st["layers"][0]),
-                                int(st["layers"][1]),
-                                tuple(int(r) for r in st["ranks"]),
-                                tuple(int(w) for w in st.get("weights") or [1] * len(st["ranks"])),
+                                _int(st["layers"][0]),
+                                _int(st["layers"][1]),
+                                tuple(_int(r) for r in st["ranks"]),
+                                tuple(_int(w) for w in st.get("weights") or [1] * len(st["ranks"])),
                             )
                             for st in rep["stages"]
                         ),
@@ -156,3 +156,10 @@ class ParallelPlan:
         """SHA-256 over canonical JSON bytes (sorted keys, no spaces), 64 hex digits."""
         raw = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":")).encode()
         return hashlib.sha256(raw).hexdigest()
+
+
+def _int(value: Any) -> int:
+    """No rounding and no text: a plan file with 4.7 layers is a mistake."""
+    if type(value) is not int:
+        raise TypeError(f"expected an integer, got {value!r}")
+    return value

@@ -8,7 +8,7 @@ by; hit replicas are merged stage by stage; everybody is regrouped. Arrangements
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import comb, prod
 
@@ -47,15 +47,42 @@ class Search:
     """What the generators need to know: how good a group, a replica or an arrangement is."""
 
     def __init__(
-        self, cost: CostModel, workload: Workload, health: Health | None, *, largest_groups: bool = False
+        self,
+        cost: CostModel,
+        workload: Workload,
+        health: Health | None,
+        node_of: Mapping[int, str],
+        *,
+        span_nodes: bool,
+        largest_groups: bool = False,
     ) -> None:
-        """`largest_groups`: never leave a device out of a group, even if it does not make the group faster."""
+        """`span_nodes`: TP groups may have members on several nodes. `largest_groups`: never leave a device out of a
+        group, even if it does not make the group faster."""
         self.cost, self.workload, self.health = cost, workload, health
         self._balancer = Balancer(cost, workload.micro_batch, health)
-        self._largest_groups = largest_groups
+        self._node_of, self._span_nodes, self._largest_groups = node_of, span_nodes, largest_groups
 
     def group(self, ranks: Group) -> StagePlan:
-        return self._balancer.best_group(ranks, largest=self._largest_groups)
+        """The fastest TP group out of these ranks."""
+        by_node: dict[str, list[int]] = {}
+        for rank in ranks:
+            by_node.setdefault("" if self._span_nodes else self._node_of[rank], []).append(rank)
+        groups = (self._balancer.best_group(tuple(g), largest=self._largest_groups) for g in by_node.values())
+        return min(groups, key=lambda g: (self._balancer.pace_s(g, last=False), -len(g.ranks)))
+
+    def grown(self, stage: StagePlan, device: int) -> StagePlan | None:
+        """`stage` with one more member; None if it has no unit for it, or is on another node."""
+        ranks = (*stage.ranks, device)
+        if not self._span_nodes and len({self._node_of[r] for r in ranks}) > 1:
+            return None
+        weights = group_weights(ranks, self.cost.model, self.health)
+        return None if weights is None else replace(stage, ranks=ranks, weights=weights)
+
+    def slowest(self, stages: Stages) -> int:
+        """Index of the stage that paces the replica."""
+        last = len(stages) - 1
+        paces = [self._balancer.pace_s(stage, last=s == last) for s, stage in enumerate(stages)]
+        return paces.index(max(paces))
 
     def spread(self, groups: Sequence[StagePlan]) -> Stages:
         return self._balancer.spread_layers(groups)
@@ -193,22 +220,23 @@ def _with_pool(chosen: Sequence[_Option], usable: Collection[int], search: Searc
 
 
 def _join(replicas: tuple[Stages, ...], pool: tuple[int, ...], search: Search) -> Arrangement:
-    """Give the pool's devices one by one to the group where that helps most; who helps nowhere stands by."""
+    """Give the pool's devices one by one to the replica where that helps most; who helps nowhere stands by.
+
+    In a replica only its slowest stage is a candidate: making another one faster does not make the replica faster.
+    """
     standby: list[int] = []
     for device in pool:
         now = search.estimate_s(replicas)
         best: tuple[float, tuple[Stages, ...]] | None = None
         for a, stages in enumerate(replicas):
-            for s, stage in enumerate(stages):
-                ranks = (*stage.ranks, device)
-                weights = group_weights(ranks, search.cost.model, search.health)
-                if weights is None:
-                    continue
-                grown = (*stages[:s], replace(stage, ranks=ranks, weights=weights), *stages[s + 1 :])
-                trial = (*replicas[:a], grown, *replicas[a + 1 :])
-                seconds = search.estimate_s(trial)
-                if best is None or seconds < best[0]:
-                    best = (seconds, trial)
+            s = search.slowest(stages)
+            grown = search.grown(stages[s], device)
+            if grown is None:
+                continue
+            trial = (*replicas[:a], (*stages[:s], grown, *stages[s + 1 :]), *replicas[a + 1 :])
+            seconds = search.estimate_s(trial)
+            if best is None or seconds < best[0]:
+                best = (seconds, trial)
         if best is not None and best[0] < now:
             replicas = best[1]
         else:

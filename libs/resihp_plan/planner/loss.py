@@ -73,12 +73,14 @@ def plan_after_loss(
     held = layout(state_plan or plan, model)
     if require_state:
         _require_state(held, frozenset(alive))
-    search = Search(cost or CostModel.for_model(model), workload, health)
+    costs = cost or CostModel.for_model(model)
+    search = Search(costs, workload, health, cluster.node_of, span_nodes=_spans_nodes(plan, cluster))
     scorer = _Scorer(plan, model, cluster, frozenset(alive), held, search, plan.epoch + 1 if epoch is None else epoch)
     try:
         scored = scorer.scored(arrangements(plan, usable, search))
     except Infeasible:  # of memory: groups as large as possible need the least
-        scored = scorer.scored(arrangements(plan, usable, Search(search.cost, workload, health, largest_groups=True)))
+        widest = Search(costs, workload, health, cluster.node_of, span_nodes=True, largest_groups=True)
+        scored = scorer.scored(arrangements(plan, usable, widest))
     chosen = scorer.choose(scored)
     validate(chosen.plan, model, alive=usable, num_micro_batches=workload.num_micro_batches, memory=scorer.memory)
     check_program(program(chosen.plan), chosen.plan)
@@ -97,6 +99,12 @@ def plan_after_loss(
         num_candidates=len(scored),
         planning_s=clock() - started,
     )
+
+
+def _spans_nodes(plan: ParallelPlan, cluster: Cluster) -> bool:
+    """Whether a TP group of `plan` has members on several nodes. If none has, the links between nodes are not made for
+    it, and no new group should."""
+    return any(len({cluster.node_of.get(r) for r in st.ranks}) > 1 for rep in plan.replicas for st in rep.stages)
 
 
 def _fitted(workload: Workload, plan: ParallelPlan) -> Workload:

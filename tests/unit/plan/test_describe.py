@@ -52,6 +52,12 @@ def test_plan_in_words() -> None:
     )
 
 
+def test_long_lists_count_repetitions() -> None:
+    many = ParallelPlan(1, tuple(ReplicaPlan((stage(0, 8, a),), 4) for a in range(12)))
+    fewer = ParallelPlan(2, (ReplicaPlan((stage(0, 8, 0),), 5), *many.replicas[2:]))
+    assert describe_change(many, fewer) == "R1 dropped; micro-batches 12x4 -> 5+10x4"
+
+
 def test_large_changes_are_counted() -> None:
     """The words go into messages whose texts hold 4,096 characters."""
     wide = [tuple(range(100 * a, 100 * a + 90)) for a in range(40)]

@@ -80,7 +80,10 @@ def test_digest_is_sensitive_to_every_field() -> None:
     [
         {},
         {"epoch": 1},
-        {"epoch": "x", "replicas": []},
+        {"epoch": "1", "replicas": []},
+        {"epoch": 1.5, "replicas": []},
+        {"epoch": True, "replicas": []},
+        {"epoch": 1, "replicas": [{"num_micro_batches": 1, "stages": [{"layers": [0, 7.9], "ranks": [0]}]}]},
         {"epoch": 1, "replicas": [{"stages": []}]},
         {"epoch": 1, "replicas": [{"num_micro_batches": 1, "stages": [{"layers": [0], "ranks": [0]}]}]},
         {"epoch": 1, "replicas": [{"num_micro_batches": 1, "stages": [{"layers": [0, 1], "ranks": None}]}]},

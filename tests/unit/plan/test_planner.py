@@ -284,6 +284,23 @@ def test_nothing_lost_keeps_the_plan() -> None:
     assert decision.bytes_moved == 0
 
 
+# --- nodes ---------------------------------------------------------------------------------------------------------
+
+
+def _nodes_of_groups(devices_per_node: int, alive: tuple[int, ...]) -> list[int]:
+    cluster = Cluster.of(8, devices_per_node=devices_per_node)
+    decision = plan_after_loss(demo_plan(), DEMO_MODEL, cluster, alive, WORKLOAD, clock=_Ticks(), require_state=False)
+    _assert_sound(decision, DEMO_MODEL, set(alive), 8)
+    return [len({cluster.node_of[r] for r in s.ranks}) for rep in decision.plan.replicas for s in rep.stages]
+
+
+def test_groups_stay_on_their_node() -> None:
+    """With two nodes of four, groups never span them; with nodes of one device, they did from the start."""
+    for alive in SUBSETS[100:180:4]:
+        assert set(_nodes_of_groups(4, alive)) == {1}
+    assert max(_nodes_of_groups(1, (0, 1, 2, 4, 5, 6, 7))) == 2
+
+
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 
