@@ -41,6 +41,7 @@ class Detector:
         """Silent starts -> when the bus was proved to work."""
         self._echoed_s: dict[tuple[str, str], float] = {}
         self._judged_s: float | None = None
+        self._one_at_a_time = asyncio.Lock()
         self.picture = Picture(Fleet(settings.liveness), Links(settings.link_grace_s))
         self.num_verdicts = 0
         self.num_beats = 0
@@ -197,10 +198,11 @@ class Detector:
 
     async def _say(self, conclusion: Conclusion) -> None:
         """Publish unless it is in the stream already. Raises `BusUnavailable`."""
-        if conclusion.message_id in self.picture.said:
-            return
-        await self._publish(conclusion)
-        self.picture.said.add(conclusion.message_id)
+        async with self._one_at_a_time:  # the judge and the handler of an event may conclude the same
+            if conclusion.message_id in self.picture.said:
+                return
+            await self._publish(conclusion)
+            self.picture.said.add(conclusion.message_id)
         self.num_verdicts += 1
         verdict = conclusion.body.verdict
         log.warning("verdict", fault=verdict.fault, job=conclusion.job, node=verdict.node, ranks=verdict.ranks)
