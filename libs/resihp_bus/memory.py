@@ -85,12 +85,11 @@ class MemoryBroker:
         """Publish raw bytes, valid or not, as a foreign program could."""
         record = _Record(to, raw)
         kind = parse(to).kind
-        if kind in _STORED:
-            if message_id is not None:
-                if message_id in self._ids:
-                    return
-                self._ids.add(message_id)
+        if kind in _STORED and (message_id is None or message_id not in self._ids):
             self.streams[kind].append(record)
+            if message_id is not None:
+                self._ids.add(message_id)
+        # Live subscribers hear a repeated message again: only the stream knows ids.
         for wanted, mailbox in tuple(self._live):
             if matches(wanted, to):
                 mailbox.put(record)

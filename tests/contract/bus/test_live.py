@@ -53,6 +53,22 @@ async def test_listeners_get_live_messages_of_stored_and_unstored_kinds(bus: Bus
     assert beats == [0, 1, 2]
 
 
+async def test_a_repeated_message_is_stored_once_and_heard_again(bus: Bus) -> None:
+    heard: list[str] = []
+
+    async def listener(envelope: AnyEnvelope) -> None:
+        heard.append(envelope.message_id)
+
+    await bus.listen(Kind.EVENT, listener)
+    message = event("again")
+    before = await bus.last_sequence(Kind.EVENT)
+    await bus.publish(message, detail="NodeLeft")
+    await bus.publish(message, detail="NodeLeft")
+    await wait_for(lambda: len(heard) == 2)
+    assert set(heard) == {message.message_id}
+    assert await bus.last_sequence(Kind.EVENT) == before + 1
+
+
 async def test_a_failing_listener_goes_on(bus: Bus) -> None:
     seen: list[str] = []
 
