@@ -117,6 +117,31 @@ class Program:
             pending.wait()
         return [float(v) for v in started[-1][1]]
 
+    def do_train(self, order: Frame) -> int:
+        """Iterations like those of training, for ever or until the fault at the asked-for operation (counted from 1):
+        tensor-parallel reductions, pipeline edges with asynchronous sends, a bucket, a vote."""
+        groups = self.epochs[order["epoch"]]
+        edges = [name for name in groups if name.startswith("edge")]
+        blocking = [name for name in groups if not name.startswith("edge")]
+        done = 0
+        while True:
+            sends = []
+            for name in (*blocking, *edges, "world"):
+                group, tensor = groups[name], torch.full((2048,), float(self.rank))
+                source = group.ranks[0]
+                pending = group.broadcast(tensor, source) if name in edges else group.all_reduce(tensor)
+                done += 1
+                if done == order.get("at_operation"):
+                    strike(order["strike"])
+                if name in edges and source == self.rank:
+                    sends.append(pending)
+                    continue
+                pending.wait()
+                if float(tensor[0]) != (source if name in edges else sum(group.ranks)):
+                    raise RuntimeError(f"wrong result in {name}: {float(tensor[0])}")
+            for pending in sends:
+                pending.wait()
+
     def start_all_reduce(self, group: Any, order: Frame) -> tuple[Pending, torch.Tensor]:
         tensor = torch.full((order.get("size", 1),), float(self.rank + 1), dtype=torch.float64)
         return group.all_reduce(tensor, order.get("reduce", "sum")), tensor[:1]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 from typing import Any
 
 import pytest
@@ -105,6 +108,35 @@ def test_construction(fleet: Fleet, at: str, times: int, fault: str, victim: int
             assert built[rank]["outcome"] in ("aborted", "failed"), built[rank]
             assert built[rank].get("left_after_s", 0.0) < HANG_S / 4
     assert_works_on(fleet, victim, fault)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_training_like_iterations(fleet: Fleet, seed: int) -> None:
+    """Groups of all kinds at once; one or two victims at arbitrary operations; everybody else may be anywhere."""
+    chance = random.Random(seed)
+    epoch = fleet.build(fleet.ranks)
+    victims = chance.sample(fleet.ranks, 1 + seed % 2)
+    faults = {victim: chance.choice(["kill", "freeze"]) for victim in victims}
+    survivors = [r for r in fleet.ranks if r not in faults]
+    order = {"do": "train", "epoch": epoch}
+    fleet.order(
+        fleet.ranks,
+        order,
+        **{f"r{v}": {"strike": faults[v], "at_operation": chance.randint(1, 40)} for v in victims[:1]},
+    )
+    fleet.await_fault(victims[0], faults[victims[0]])
+    for second in victims[1:]:  # while the others are blocked, before anybody is told
+        worker = fleet.workers[second]
+        os.kill(worker.pid, signal.SIGKILL if faults[second] == "kill" else signal.SIGSTOP)
+        fleet.await_fault(second, faults[second])
+    fleet.abort(survivors, epoch)
+    assert_left(fleet, survivors)
+    epoch = fleet.build(survivors)
+    for victim, fault in faults.items():
+        fleet.bury(victim, fault)
+    reduced = fleet.values(survivors, {"do": "operate", "epoch": epoch, "group": "world", "op": "all_reduce"})
+    assert reduced == [[float(sum(r + 1 for r in survivors))]] * len(survivors)
+    fleet.retire(survivors, epoch)
 
 
 def test_a_rank_that_never_comes(fleet: Fleet) -> None:
