@@ -41,7 +41,7 @@ def run_iteration(context: Context, active: ActiveEpoch, state: TrainingState, p
     work, covered = _execute(context, active, batch)
     gradients = _synchronise(context, active, iteration)
     state.kept = Kept(active.plan.epoch, gradients)
-    ballot = _ballot(work, covered, batch, gradients, active.plan.epoch, pending_epoch)
+    ballot = _ballot(work, covered, batch, gradients, max(0, pending_epoch - active.plan.epoch))
     total = ballot.vector(len(batch.documents))
     pending = active.world.all_reduce(total)
     context.faults.strike(FaultPoint.VOTE, iteration)
@@ -107,6 +107,6 @@ def _ballot(
         norm_sq=gradients.norm_sq,
         tokens=sum(batch.documents[i].length for i in covered),
         loss=work.loss if covered else 0.0,
-        epochs_ahead=max(0, pending_epoch - epoch) if pending_epoch else 0,
+        epochs_ahead=epochs_ahead,
         covered=covered,
     )

@@ -50,10 +50,8 @@ def values(held: Layout, rank: int) -> ShardSet:
     names = list(held.tensors)
     for name, interval in held.shards(rank).items():
         spec = held.tensors[name]
-        count = (
-            torch.arange(torch.Size(spec.shape).numel(), dtype=torch.float64).view(spec.shape) + 1e6 * len(name) + i * 0
-        )
-        part = narrow(held, name, count, interval).contiguous()
+        numbered = torch.arange(torch.Size(spec.shape).numel(), dtype=torch.float64).view(spec.shape)
+        part = narrow(held, name, numbered, interval) + 1e6 * names.index(name)
         shards[name] = Shard(part, part + 0.25, part + 0.5)
     return ShardSet(held, rank, MappingProxyType(shards))
 
