@@ -12,14 +12,20 @@ RUN python -m venv /tools && /tools/bin/pip install -q -c requirements.lock buil
 COPY . ./
 RUN /tools/bin/python -m build --wheel --no-isolation --outdir /dist
 
-# --- an environment with what the control plane asks for, at the locked versions -------------------------------------
+# --- what the project asks for, as lists: only a changed list makes the environments anew --------------------------------
+FROM ${PYTHON_IMAGE} AS wanted
+WORKDIR /wanted
+COPY pyproject.toml ./
+RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; e = p['optional-dependencies']; \
+open('services.txt', 'w').write('\n'.join(p['dependencies'] + e['postgres'])); open('trainer.txt', 'w').write('\n'.join(e['trainer']))"
+
+# --- an environment with what the control plane asks for, at the locked versions ---------------------------------------
 FROM ${PYTHON_IMAGE} AS environment
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
-COPY pyproject.toml requirements.lock ./
-RUN python -m venv /opt/resihp \
- && python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*p['dependencies'], *p['optional-dependencies']['postgres'], sep='\n')" >wanted.txt \
- && /opt/resihp/bin/pip install -q -c requirements.lock -r wanted.txt
+COPY requirements.lock ./
+COPY --from=wanted /wanted/services.txt ./
+RUN python -m venv /opt/resihp && /opt/resihp/bin/pip install -q -c requirements.lock -r services.txt
 
 # --- control plane --------------------------------------------------------------------------------------------------
 FROM ${PYTHON_IMAGE} AS services
@@ -36,8 +42,8 @@ CMD ["resihp", "--help"]
 # TORCH_INDEX_URL: an index of CPU or CUDA builds to look in besides the default one.
 FROM environment AS trainer-environment
 ARG TORCH_INDEX_URL=
-RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['trainer'], sep='\n')" >wanted.txt \
- && /opt/resihp/bin/pip install -q -c requirements.lock ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} -r wanted.txt
+COPY --from=wanted /wanted/trainer.txt ./
+RUN /opt/resihp/bin/pip install -q -c requirements.lock ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} -r trainer.txt
 
 # --- agent ------------------------------------------------------------------------------------------------------------
 FROM ${PYTHON_IMAGE} AS agent

@@ -30,7 +30,7 @@ from resihp_messages import JobSpec
 
 ROOT = Path(__file__).parents[1]
 JOB = "compose-check"
-ITERATIONS = 60
+ITERATIONS = 40
 KILL_AFTER = 10
 """Iterations to be committed before the kill: warm-up is over."""
 VICTIM = 5
