@@ -27,6 +27,7 @@ from resihp_bus.link import Link
 from resihp_bus.port import Ack, BusUnavailable, Handler
 from resihp_bus.stats import BusStats
 from resihp_bus.streams import ensure_streams
+from resihp_bus.tasks import being_cancelled
 from resihp_messages import MalformedMessage
 
 FETCH_S = 1.0
@@ -85,7 +86,7 @@ class DurableConsumer:
 
     async def _run(self, sub: JetStreamContext.PullSubscription) -> None:
         idle_since = time.monotonic()
-        while not self._stopping.is_set():
+        while not (self._stopping.is_set() or being_cancelled()):
             if not self._link.up:
                 if self._link.closed:
                     break
@@ -182,7 +183,7 @@ class DurableConsumer:
 
     async def _keep_alive(self) -> None:
         """Tell the server that held messages are in progress, so that it does not deliver them again."""
-        while await self._pause(self._link.settings.ack_wait_s / 3):
+        while await self._pause(self._link.settings.ack_wait_s / 3) and not being_cancelled():
             for message in tuple(self._held):
                 if not self._link.up:
                     break

@@ -23,6 +23,7 @@ from resihp_bus.port import BusRefused, BusUnavailable
 from resihp_bus.settings import JetStreamSettings
 from resihp_bus.stats import BusStats, RateLimit
 from resihp_bus.streams import ensure_streams
+from resihp_bus.tasks import being_cancelled
 
 T = TypeVar("T")
 
@@ -230,7 +231,7 @@ class Link:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._attention.wait(), 1.0)
             self._attention.clear()
-            if self.closed:
+            if self.closed or being_cancelled():
                 return
             try:
                 if self._client.is_closed:

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from resihp_bus.delivery import log
 from resihp_bus.stats import BusStats
+from resihp_bus.tasks import being_cancelled
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ class Mailbox(Generic[T]):
                 await asyncio.wait({self._task})
 
     async def _run(self) -> None:
-        while not self._stopping:
+        while not (self._stopping or being_cancelled()):
             if not self._items:
                 self._wake.clear()
                 await self._wake.wait()

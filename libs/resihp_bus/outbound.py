@@ -11,6 +11,7 @@ import nats.errors
 
 from resihp_bus.delivery import log
 from resihp_bus.stats import BusStats, RateLimit
+from resihp_bus.tasks import being_cancelled
 
 Send = Callable[[str, bytes, str], Awaitable[None]]
 
@@ -58,7 +59,7 @@ class Outbound:
             self._drop("closed")
 
     async def _run(self) -> None:
-        while not self._stopping:
+        while not (self._stopping or being_cancelled()):
             await self._wake.wait()
             self._wake.clear()
             while self._items and self._is_up() and not self._stopping:

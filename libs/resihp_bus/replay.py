@@ -19,6 +19,7 @@ from resihp_bus.delivery import Decoder, log
 from resihp_bus.link import Link
 from resihp_bus.port import BusUnavailable, Stored
 from resihp_bus.stats import BusStats
+from resihp_bus.tasks import being_cancelled
 from resihp_messages import MalformedMessage, new_id
 
 FETCH_S = 1.0
@@ -52,7 +53,7 @@ class Replay:
         sub: JetStreamContext.PullSubscription | None = None
         self._link.on_change.append(self._interrupt)
         try:
-            while not self._stopped and not self._link.closed:
+            while not (self._stopped or self._link.closed or being_cancelled()):
                 try:
                     await self._link.wait_up(0.5)
                     if sub is None or self._generation != self._link.generation:

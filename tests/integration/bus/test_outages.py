@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -298,3 +299,32 @@ async def test_a_forbidden_subject_is_told_as_such(tmp_path: Path) -> None:
         with pytest.raises(BusRefused, match="forbids test to publish"):
             await bus.publish(event("a"), detail="NodeLeft", timeout_s=2)
         await bus.close()
+
+
+async def test_a_program_that_forgets_to_close_still_ends(nats_server: LocalNats) -> None:
+    """All loops of the bus end when the event loop cancels them, whatever the client was doing."""
+    program = """
+import asyncio, sys
+from resihp_bus import Ack, JetStreamBus, JetStreamSettings
+from resihp_messages import Kind
+
+async def handler(envelope):
+    return Ack()
+
+async def main():
+    bus = JetStreamBus(JetStreamSettings(url=sys.argv[1]), "careless")
+    await bus.connect()
+    await bus.consume("d", Kind.EVENT, handler)
+    await bus.listen(Kind.EVENT, handler)
+    await asyncio.sleep(float(sys.argv[2]))
+    raise RuntimeError("a bug")
+
+asyncio.run(main())
+"""
+    for moment in ("0", "0.005", "0.05"):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, nats_server.url, moment, stderr=asyncio.subprocess.PIPE
+        )
+        _, errors = await asyncio.wait_for(process.communicate(), 60)
+        assert process.returncode == 1
+        assert b"RuntimeError: a bug" in errors
