@@ -98,9 +98,7 @@ def _synchronise(context: Context, active: ActiveEpoch, iteration: int) -> Gradi
     return sync.finish(iteration)
 
 
-def _ballot(
-    work: Work, covered: list[int], batch: Batch, gradients: Gradients, epoch: int, pending_epoch: int
-) -> Ballot:
+def _ballot(work: Work, covered: list[int], batch: Batch, gradients: Gradients, epochs_ahead: int) -> Ballot:
     """Loss and tokens count on the ranks that answer for documents, so each is summed once."""
     return Ballot(
         ok=True,
