@@ -93,19 +93,32 @@ class Bus(Protocol):
     ) -> Subscription:
         """Deliver stored messages in order, one at a time, at least once, across restarts of either side.
 
+        A new durable starts at the beginning of its stream. One consumer at a time per durable name: a second one makes
+        messages come twice. Acknowledged after the handler returns, so handlers are idempotent by `message_id`.
         A malformed message is counted, logged once per source and rejected; it never reaches the handler. An exception
-        of the handler is logged and counts as `Retry`; after `max_deliver` tries the message is rejected (dead letter).
-        While a message is retried, later ones of the same durable wait (order is kept).
+        of the handler is logged and retried with growing delays; after `max_tries` of them the message is rejected
+        (dead letter). An explicit `Retry` never runs out: the handler knows the reason. While a message is retried,
+        later ones of the same durable wait (order is kept). `batch` is how many are fetched together if there are many.
+        Raises `BusUnavailable` if the consumer cannot be made now, `BusRefused` if never, ValueError for a kind that is
+        not stored.
         """
 
     async def listen(self, kind: Kind, listener: Listener, *, job: str = "*", detail: str = "*") -> Subscription:
-        """Live messages only (also of stored kinds), newest first come; what was missed is missed."""
+        """Live messages only (also of stored kinds), one at a time, in order of arrival; what was missed is missed.
+
+        A listener that falls behind by thousands loses the oldest. Its exceptions are logged and do not end it. When
+        this returns, messages that are published from now on are heard.
+        """
 
     async def request(self, envelope: AnyEnvelope, *, detail: str, timeout_s: float = 5.0) -> AnyEnvelope:
-        """Ask and wait for one reply. Raises `BusUnavailable` if nobody answers in time."""
+        """Ask and wait for one reply. Raises `BusUnavailable` if nobody answers in time.
+
+        While nobody serves the verb it is asked again (a leader may be about to take over), always with the same
+        message id; a responder answers one id once.
+        """
 
     async def serve(self, detail: str, responder: Responder, *, job: str = "*") -> Subscription:
-        """Answer requests with this verb."""
+        """Answer requests with this verb, one at a time. A responder that raises is answered for, with a refusal."""
 
     async def last_sequence(self, kind: Kind) -> int:
         """Sequence of the newest message in the stream of `kind`, 0 if there is none: how far a cold start replays."""
@@ -113,4 +126,8 @@ class Bus(Protocol):
     def replay(
         self, kind: Kind, *, after_sequence: int | None, job: str = "*", detail: str = "*"
     ) -> AsyncGenerator[Stored, None]:
-        """Every stored message after `after_sequence` (None: from now on), then live ones, in order, until closed."""
+        """Every stored message after `after_sequence` (None: from now on), then live ones, in order, until closed.
+
+        "Now" is the first step of the iteration. A position beyond the stream's end belongs to an earlier life of the
+        stream, so all of it is new. Close the generator (`contextlib.aclosing`) if you leave it early.
+        """
