@@ -6,7 +6,14 @@ import os
 import socket
 import sys
 
+from resihp_messages import FaultPoint, ScriptedFault
 from resihp_messages.page import PageState, ProgressPage
+from resihp_trainer.faults import Faults
+
+SCRIPT = (
+    ScriptedFault(kind="kill", rank=3, iteration=2, point=FaultPoint.VOTE),
+    ScriptedFault(kind="freeze", rank=4, iteration=1, point=FaultPoint.GRADIENT),
+)
 
 
 def main(rank: int, job: str, link: socket.socket, page: ProgressPage) -> int | None:
@@ -20,11 +27,24 @@ def main(rank: int, job: str, link: socket.socket, page: ProgressPage) -> int | 
                 sys.exit(int(argument) if argument.isdigit() else argument)
             case "raise":
                 raise RuntimeError("told to")
+            case "pass":
+                _pass_fault_points(rank, link, page)
+                return 0
             case "kill":
                 os.kill(os.getpid(), 9)
             case _:
                 link.sendall(_answer(verb, argument, rank, job, link).encode())
     return 9
+
+
+def _pass_fault_points(rank: int, link: socket.socket, page: ProgressPage) -> None:
+    """Two iterations, each redone once; says which points this process survived."""
+    faults = Faults(SCRIPT, rank, page)
+    for iteration in (1, 2):
+        for point in (FaultPoint.VOTE, FaultPoint.GRADIENT):
+            for _ in range(2):
+                faults.strike(point, iteration)
+            link.sendall(f"{point} {iteration};".encode())
 
 
 def _answer(verb: str, argument: str, rank: int, job: str, link: socket.socket) -> str:

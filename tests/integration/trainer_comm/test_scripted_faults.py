@@ -5,25 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
-
-import pytest
 
 from support.waiting import wait_for_blocking
 from support.zygote_client import ZygoteClient
 
 
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZygoteClient]:
-    client = ZygoteClient(tmp_path_factory.mktemp("faults"), "support.fault_program:main")
-    yield client
-    client.close()
-
-
 def test_kill(zygote: ZygoteClient) -> None:
     before_s = time.monotonic()
     worker = zygote.spawn(3)  # the program scripts: kill rank 3 at (vote, 2)
-    worker.link.sendall(b"go")
+    worker.link.sendall(b"pass")
     assert zygote.wait_exit(worker.pid) == -signal.SIGKILL
     assert worker.link.recv(100) == b"vote 1;gradient 1;"
     assert before_s < worker.page.read().fault_at_s < time.monotonic()
@@ -32,7 +22,7 @@ def test_kill(zygote: ZygoteClient) -> None:
 def test_freeze_strikes_once(zygote: ZygoteClient) -> None:
     worker = zygote.spawn(4)  # freeze rank 4 at (gradient, 1)
     worker.link.settimeout(10.0)
-    worker.link.sendall(b"go")
+    worker.link.sendall(b"pass")
     wait_for_blocking(lambda: worker.state() == "T", what="stopped")
     assert worker.page.read().fault_at_s > 0.0
     os.kill(worker.pid, signal.SIGCONT)  # it goes on, and the redone iteration is spared
@@ -42,6 +32,6 @@ def test_freeze_strikes_once(zygote: ZygoteClient) -> None:
 
 def test_other_ranks_are_spared(zygote: ZygoteClient) -> None:
     worker = zygote.spawn(5)
-    worker.link.sendall(b"go")
+    worker.link.sendall(b"pass")
     assert zygote.wait_exit(worker.pid) == 0
     assert worker.page.read().fault_at_s == 0.0

@@ -4,52 +4,35 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from support.comm_fleet import Fleet
 
-RANKS = (0, 1, 2)
 
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path, len(RANKS))
-    yield fleet
-    fleet.close()
-
-
-def reduced(fleet: Fleet, epoch: int) -> None:
+def assert_works(fleet: Fleet, epoch: int) -> None:
     order = {"do": "operate", "epoch": epoch, "group": "world", "op": "all_reduce"}
-    assert fleet.values(RANKS, order) == [[6.0]] * 3
+    assert fleet.values(fleet.ranks, order) == [[36.0]] * 8
 
 
-def test_killed_store(small: Fleet) -> None:
-    epoch = small.build(RANKS)
-    os.kill(small.store_pid, signal.SIGKILL)
-    assert small.zygote.wait_exit(small.store_pid) == -signal.SIGKILL
-    reduced(small, epoch)
-    # A construction on the dead store ends by itself or by an abort; the running epoch is not touched by the former.
-    order = small.build_order(RANKS)
-    small.order(RANKS, order)
-    small.abort(RANKS, order["epoch"])
-    assert {r["outcome"] for r in small.replies(RANKS).values()} <= {"aborted", "failed"}
-    small.store_pid, small.address = small.zygote.store()
-    small.retire(RANKS, epoch)  # its keys went with its store
-    small.retire(RANKS, small.build(RANKS))
+def test_killed_store(fleet: Fleet) -> None:
+    epoch = fleet.build(fleet.ranks)
+    os.kill(fleet.store_pid, signal.SIGKILL)
+    assert fleet.zygote.wait_exit(fleet.store_pid) == -signal.SIGKILL
+    assert_works(fleet, epoch)
+    # A construction on the dead store fails at once, without an abort.
+    assert {r["outcome"] for r in fleet.do(fleet.ranks, fleet.build_order(fleet.ranks)).values()} == {"failed"}
+    fleet.store_pid, fleet.address = fleet.zygote.store()
+    fleet.retire(fleet.ranks, fleet.build(fleet.ranks))
 
 
-def test_frozen_store(small: Fleet) -> None:
-    epoch = small.build(RANKS)
-    os.kill(small.store_pid, signal.SIGSTOP)
-    reduced(small, epoch)
-    order = small.build_order(RANKS)
-    small.order(RANKS, order)
-    small.abort(RANKS, order["epoch"])
-    assert {r["outcome"] for r in small.replies(RANKS).values()} == {"aborted"}
-    frozen, (small.store_pid, small.address) = small.store_pid, small.zygote.store()
-    small.retire(RANKS, small.build(RANKS))
-    os.kill(frozen, signal.SIGCONT)
-    small.retire(RANKS, epoch)
+def test_frozen_store(fleet: Fleet) -> None:
+    epoch = fleet.build(fleet.ranks)
+    os.kill(fleet.store_pid, signal.SIGSTOP)
+    assert_works(fleet, epoch)
+    order = fleet.build_order(fleet.ranks)
+    fleet.order(fleet.ranks, order)
+    fleet.abort(fleet.ranks, order["epoch"])
+    assert {r["outcome"] for r in fleet.replies(fleet.ranks).values()} == {"aborted"}
+    frozen, (fleet.store_pid, fleet.address) = fleet.store_pid, fleet.zygote.store()
+    fleet.retire(fleet.ranks, fleet.build(fleet.ranks))
+    os.kill(frozen, signal.SIGKILL)
+    assert fleet.zygote.wait_exit(frozen) == -signal.SIGKILL

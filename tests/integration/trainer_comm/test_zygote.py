@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,13 +14,6 @@ import pytest
 from resihp_messages.page import PageState
 from support.waiting import wait_for_blocking
 from support.zygote_client import SpawnedWorker, ZygoteClient
-
-
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZygoteClient]:
-    client = ZygoteClient(tmp_path_factory.mktemp("zygote"), "support.zygote_program:main")
-    yield client
-    client.close()
 
 
 def tell(worker: SpawnedWorker, order: str) -> None:
