@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from resihp_agent.settings import AgentSettings
 from resihp_bus import Bus
 from resihp_messages import FLEET, AnyEnvelope, Body, DataConfig, JobSpec, Kind, TimeoutConfig, command
 from resihp_plan.plan import ParallelPlan, ReplicaPlan, StagePlan
+from support.processes import ServiceProcess, running
 from support.scripted_zygote import COMMAND
 from support.waiting import wait_for
 
@@ -55,6 +57,24 @@ def data_parallel_plan(epoch: int, ranks: tuple[int, ...], standby: tuple[int, .
     """One replica of one stage per rank."""
     replicas = tuple(ReplicaPlan((StagePlan(0, 8, (rank,), (1,)),), 1) for rank in ranks)
     return ParallelPlan(epoch, replicas, standby=standby)
+
+
+@contextlib.contextmanager
+def agent_process(bus_url: str, folder: Path, *, node: str = "n0", **variables: object) -> Iterator[ServiceProcess]:
+    """`python -m resihp_agent` with scripted workers. `variables`: more of its environment."""
+    values: dict[str, object] = {
+        "RESIHP_BUS_URL": bus_url,
+        "RESIHP_BUS_PUBLISH_ATTEMPT_S": 0.5,
+        "RESIHP_BUS_RECONNECT_WAIT_S": 0.05,
+        "RESIHP_AGENT_NODE": node,
+        "RESIHP_AGENT_NUM_SLOTS": 4,
+        "RESIHP_AGENT_WORK_DIR": folder / "work",
+        "RESIHP_AGENT_BEAT_PERIOD_S": 0.1,
+        "RESIHP_AGENT_ZYGOTE_COMMAND": json.dumps(COMMAND),
+        **variables,
+    }
+    with running("resihp_agent", folder, **values) as service:
+        yield service
 
 
 class Hand:
@@ -133,4 +153,4 @@ async def running_agent(settings: AgentSettings, bus: Bus, *, incarnation: str =
         await task
 
 
-__all__ = ["FLEET", "JOB", "Hand", "agent_settings", "data_parallel_plan", "job_spec", "running_agent"]
+__all__ = ["FLEET", "JOB", "Hand", "agent_process", "agent_settings", "data_parallel_plan", "job_spec", "running_agent"]

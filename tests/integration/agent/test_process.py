@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest_asyncio
@@ -14,10 +12,8 @@ import pytest_asyncio
 from resihp_agent import process
 from resihp_bus import JetStreamBus, LocalNats
 from resihp_messages import Kind, ack, event
-from support.agents import Hand, data_parallel_plan, job_spec
-from support.processes import ServiceProcess, running
+from support.agents import Hand, agent_process, data_parallel_plan, job_spec
 from support.scripted_worker import script
-from support.scripted_zygote import COMMAND
 from support.waiting import wait_for
 
 
@@ -26,23 +22,6 @@ async def hand(nats_bus: JetStreamBus) -> Hand:
     hand = Hand(nats_bus)
     await hand.start()
     return hand
-
-
-@contextlib.contextmanager
-def agent_process(server: LocalNats, folder: Path, **variables: object) -> Iterator[ServiceProcess]:
-    values: dict[str, object] = {
-        "RESIHP_BUS_URL": server.url,
-        "RESIHP_BUS_PUBLISH_ATTEMPT_S": 0.5,
-        "RESIHP_BUS_RECONNECT_WAIT_S": 0.05,
-        "RESIHP_AGENT_NODE": "n0",
-        "RESIHP_AGENT_NUM_SLOTS": 4,
-        "RESIHP_AGENT_WORK_DIR": folder / "work",
-        "RESIHP_AGENT_BEAT_PERIOD_S": 0.1,
-        "RESIHP_AGENT_ZYGOTE_COMMAND": json.dumps(COMMAND),
-        **variables,
-    }
-    with running("resihp_agent", folder, **values) as service:
-        yield service
 
 
 async def train(hand: Hand, *, path: str | None = None) -> dict[int, int]:
@@ -78,7 +57,7 @@ def all_gone(pids: set[int]) -> bool:
 async def test_sigterm_stops_workers_says_good_bye_and_leaves_nothing(
     hand: Hand, nats_server: LocalNats, tmp_path: Path
 ) -> None:
-    with agent_process(nats_server, tmp_path / "a") as agent:
+    with agent_process(nats_server.url, tmp_path / "a") as agent:
         joined = await hand.first(event.NodeJoined, 20.0)
         assert (joined.node, joined.num_slots) == ("n0", 4)
         await train(hand)
@@ -91,7 +70,7 @@ async def test_sigterm_stops_workers_says_good_bye_and_leaves_nothing(
 
 
 async def test_sigkill_of_the_agent_leaves_nothing(hand: Hand, nats_server: LocalNats, tmp_path: Path) -> None:
-    with agent_process(nats_server, tmp_path / "a") as agent:
+    with agent_process(nats_server.url, tmp_path / "a") as agent:
         await hand.first(event.NodeJoined, 20.0)
         await train(hand, path=script(r1="children"))
         below = descendants(agent.pid)
@@ -103,7 +82,7 @@ async def test_sigkill_of_the_agent_leaves_nothing(hand: Hand, nats_server: Loca
 async def test_an_agent_without_its_zygote_reports_every_worker_and_ends(
     hand: Hand, nats_server: LocalNats, tmp_path: Path
 ) -> None:
-    with agent_process(nats_server, tmp_path / "a") as agent:
+    with agent_process(nats_server.url, tmp_path / "a") as agent:
         await hand.first(event.NodeJoined, 20.0)
         pids = await train(hand)
         below = descendants(agent.pid)
@@ -120,7 +99,7 @@ async def test_an_agent_without_its_zygote_reports_every_worker_and_ends(
 async def test_a_killed_server_loses_no_event_and_repeats_none(
     hand: Hand, nats_server: LocalNats, nats_bus: JetStreamBus, tmp_path: Path
 ) -> None:
-    with agent_process(nats_server, tmp_path / "a"):
+    with agent_process(nats_server.url, tmp_path / "a"):
         await hand.first(event.NodeJoined, 20.0)
         pids = await train(hand)
         nats_server.kill()
@@ -147,17 +126,17 @@ async def test_a_killed_server_loses_no_event_and_repeats_none(
 
 
 async def test_reasons_not_to_start(nats_server: LocalNats, hand: Hand, tmp_path: Path) -> None:
-    with agent_process(nats_server, tmp_path / "a") as first:
+    with agent_process(nats_server.url, tmp_path / "a") as first:
         await first.ready()
-        with agent_process(nats_server, tmp_path / "b", RESIHP_AGENT_WORK_DIR=tmp_path / "a" / "work") as second:
+        with agent_process(nats_server.url, tmp_path / "b", RESIHP_AGENT_WORK_DIR=tmp_path / "a" / "work") as second:
             assert await second.ended() == 2
             assert "another agent uses the work folder" in second.complaint()
-    with agent_process(nats_server, tmp_path / "c", RESIHP_BUS_URL="nats://127.0.0.1:9") as lonely:
+    with agent_process(nats_server.url, tmp_path / "c", RESIHP_BUS_URL="nats://127.0.0.1:9") as lonely:
         assert await lonely.ended() == 2
         assert "127.0.0.1:9" in lonely.complaint()
-    with agent_process(nats_server, tmp_path / "d", RESIHP_AGENT_BEAT_PERIOD_S="often") as confused:
+    with agent_process(nats_server.url, tmp_path / "d", RESIHP_AGENT_BEAT_PERIOD_S="often") as confused:
         assert await confused.ended() == 2
         assert "RESIHP_AGENT_BEAT_PERIOD_S" in confused.complaint()
-    with agent_process(nats_server, tmp_path / "e", RESIHP_AGENT_ZYGOTE_COMMAND='["/no/such/program"]') as barren:
+    with agent_process(nats_server.url, tmp_path / "e", RESIHP_AGENT_ZYGOTE_COMMAND='["/no/such/program"]') as barren:
         assert await barren.ended() == 2
         assert "cannot start the zygote" in barren.complaint()
