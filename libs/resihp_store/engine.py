@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, event, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    NotSupportedError,
+    ProgrammingError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -122,11 +130,10 @@ async def database_errors(url: URL) -> AsyncIterator[None]:
     """
     try:
         yield
-    except DBAPIError as error:
-        broken = type(error) is DatabaseError  # SQLite: not a database, malformed image
-        if broken or error.connection_invalidated or isinstance(error, OperationalError | InterfaceError):
-            raise StoreUnavailable(f"{describe(url)}: {one_line(error.orig)}") from error
+    except (IntegrityError, ProgrammingError, DataError, NotSupportedError):
         raise
+    except DBAPIError as error:  # also what PostgreSQL says while it starts or stops, which has no class of its own
+        raise StoreUnavailable(f"{describe(url)}: {one_line(error.orig)}") from error
     except _connect_errors(url) as error:
         raise StoreUnavailable(f"{describe(url)}: {one_line(error)}") from error
 

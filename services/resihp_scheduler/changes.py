@@ -71,11 +71,11 @@ async def issue(term: Term, work: UnitOfWork, situation: Situation, choice: Choi
     if old is not None and cause.mode != "initial":
         planned = event.ReconfigurationPlanned(
             reconfiguration_id=identifier,
-            reason=cause.reason,
+            reason=cause.reason[:4096],
             mode=cause.mode,
             old_digest=old.digest,
             new_digest=plan.digest,
-            difference=choice.difference,
+            difference=choice.difference[:4096],
             plan_s=cause.plan_s,
             predicted_tokens_per_s=predicted or 0.0,
         )

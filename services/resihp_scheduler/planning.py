@@ -102,6 +102,8 @@ class JobPlanning:
             )
         except Infeasible as error:
             return NoPlan(str(error))
+        except ValueError as error:  # a plan that breaks a rule: better a clear end than survivors that wait in vain
+            return NoPlan(f"planning failed: {error}")
         return _choice(decision)
 
     def _complete(self, plan: ParallelPlan, alive: Collection[int]) -> bool:

@@ -23,7 +23,7 @@ import pytest
 from support.servers import server_missing
 from support.waiting import wait_for_blocking
 
-__all__ = ["PostgresServer", "postgres_server", "postgres_url"]
+__all__ = ["PostgresServer", "own_server", "postgres_server", "postgres_url"]
 
 
 class PostgresServer:
@@ -97,23 +97,31 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def own_server(folder: Path) -> PostgresServer:
+    """A new server in `folder`, which must be reachable for other users; initialised, not started."""
+    account = _account()
+    if account:
+        os.chown(folder, account["user"], account["group"])
+    server = PostgresServer(folder, _free_port(), account)
+    server.initialise()
+    return server
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A running server; use `postgres_url` for a database of your own."""
     missing = [name for name in ("initdb", "postgres", "pg_isready", "createdb") if shutil.which(name) is None]
     if missing:
         server_missing("PostgreSQL", f"put {', '.join(missing)} on PATH (package postgresql)")
-    account = _account()
     folder = Path(tempfile.mkdtemp(prefix="pg_", dir="/tmp"))  # its parents must be open to the other user
-    if account:
-        os.chown(folder, account["user"], account["group"])
-    server = PostgresServer(folder, _free_port(), account)
     try:
-        server.initialise()
-        server.start()
-        yield server
+        server = own_server(folder)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
     finally:
-        server.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 

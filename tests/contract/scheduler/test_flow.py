@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
-from resihp_messages import command, event
+from resihp_messages import Kind, ack, command, event
 from resihp_messages.request import RequestFault, RequestPlan, RequestStop, SubmitJob
 from resihp_plan import ParallelPlan
 from resihp_store import DeviceState, JobState, NodeState, queries
@@ -462,8 +464,6 @@ async def test_finish_of_an_older_epoch_overtakes_a_recovery(rig: Rig) -> None:
 
 
 async def test_worker_that_fails_by_its_own_fault_stops_the_job(rig: Rig) -> None:
-    from resihp_messages import ack
-
     async with rig.scheduler():
         a, b = await rig.add_agents("a", "b")
         await rig.running()
@@ -547,3 +547,32 @@ async def test_iteration_summaries_and_achieved_throughput(rig: Rig) -> None:
 
         await wait_for(measured, 10)
         assert (await rig.job()).committed == 8
+
+
+async def test_reports_survive_a_change_of_leader(rig: Rig) -> None:
+    """Each summary is there once, whether its report came before, between or after two terms."""
+    async with rig.scheduler():
+        await rig.add_agents("a", "b")
+        await rig.running()
+        await _train(rig, range(1, 4))
+        await wait_for(lambda: _committed(rig, 3), 20)
+    await _train(rig, range(4, 7))
+    async with rig.scheduler():
+        await _train(rig, range(7, 10))
+        await wait_for(lambda: _committed(rig, 9), 20)
+        async with rig.store.read() as connection:
+            rows = await queries.iterations(connection, "demo")
+            position = await queries.cursor(connection, "reports")
+    assert [row.iteration for row in rows] == list(range(1, 10))
+    assert position == await rig.bus.last_sequence(Kind.REPORT) == 18
+
+
+async def _train(rig: Rig, iterations: Iterable[int]) -> None:
+    for iteration in iterations:
+        for agent in rig.agents.values():
+            await agent.report("demo", iteration)
+
+
+async def _committed(rig: Rig, iterations: int) -> bool:
+    async with rig.store.read() as connection:
+        return await queries.cursor(connection, "reports") == 2 * iterations

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import signal
 from collections import Counter
 from collections.abc import Callable
 
-from resihp_messages import command, event
+import pytest
+
+from resihp_bus import Bus
+from resihp_messages import AnyEnvelope, Kind, command, event
 from resihp_store import JobState
 from support.scheduler_process import SchedulerProcess, leads
 from support.scheduler_rig import Rig
-from support.scripted_agent import ScriptedAgent, declare
+from support.scripted_agent import ScriptedAgent, declare, small_spec
 from support.waiting import wait_for
 
 Spawn = Callable[..., SchedulerProcess]
@@ -33,6 +37,17 @@ def assert_each_plan_once(rig: Rig, newest: int) -> None:
         epochs = [e.epoch for e in agent.obeyed if isinstance(e.body, command.ApplyPlan)]
         assert epochs == list(range(1, newest + 1)), agent.node
         assert agent.refused == []
+
+
+async def stored(bus: Bus, kind: Kind) -> list[AnyEnvelope]:
+    """Everything in a stream."""
+    last, found = await bus.last_sequence(kind), []
+    async with contextlib.aclosing(bus.replay(kind, after_sequence=0)) as messages:
+        async for message in messages:
+            found.append(message.envelope)
+            if message.sequence >= last:
+                break
+    return found
 
 
 async def test_leader_killed_as_a_verdict_arrives(rig: Rig, spawn: Spawn) -> None:
@@ -78,6 +93,7 @@ async def test_orderly_end_hands_over_at_once(rig: Rig, spawn: Spawn) -> None:
     await leads(rig.store, second.incarnation, timeout_s=20)  # far below the ttl
 
 
+@pytest.mark.timeout(300)  # four starts of a process
 async def test_killed_again_and_again_each_fault_is_answered_exactly_once(rig: Rig, spawn: Spawn) -> None:
     """Kills strike anywhere: before the commit, between commit and publish, before the acknowledgement."""
     rng = random.Random(11)
@@ -86,7 +102,7 @@ async def test_killed_again_and_again_each_fault_is_answered_exactly_once(rig: R
     await rig.add_agents("a", "b")
     await rig.running()
     newest = 1
-    for _ in range(5):
+    for _ in range(3):
         await declare(rig.bus, [], node="a", kind=event.LinkLost, epoch=newest)
         newest += 1
         await asyncio.sleep(rng.uniform(0.0, 0.03))  # not to wait for anything: to strike at any moment
@@ -94,11 +110,13 @@ async def test_killed_again_and_again_each_fault_is_answered_exactly_once(rig: R
         scheduler.start()
         await rig.applied(newest)
     assert_each_plan_once(rig, newest)
-    counts = Counter(e.message_id for e in rig.events)
-    assert set(counts.values()) == {1}
-    assert len(await rig.incidents()) == 5
-    planned = [e for e in rig.events if isinstance(e.body, event.ReconfigurationPlanned)]
-    assert [e.epoch for e in planned] == [2, 3, 4, 5, 6]
+    assert len(await rig.incidents()) == 3
+    # Live listeners may hear a message twice (published, killed before it was marked); the streams hold it once.
+    for kind in (Kind.EVENT, Kind.COMMAND):
+        counts = Counter(e.message_id for e in await stored(rig.bus, kind))
+        assert set(counts.values()) == {1}
+    planned = [e for e in await stored(rig.bus, Kind.EVENT) if isinstance(e.body, event.ReconfigurationPlanned)]
+    assert [e.epoch for e in planned] == [2, 3, 4]
 
 
 async def test_job_that_started_while_nobody_led(rig: Rig, spawn: Spawn) -> None:
@@ -106,8 +124,6 @@ async def test_job_that_started_while_nobody_led(rig: Rig, spawn: Spawn) -> None
     first = spawn("s1", lease_ttl_s=0.5)
     await leads(rig.store, first.incarnation)
     agents: list[ScriptedAgent] = list(await rig.add_agents("a", "b", starts=False))
-    from support.scripted_agent import small_spec
-
     await rig.submit(small_spec())
     await wait_for(lambda: all("demo" in agent.ranks for agent in agents), 10)
     first.kill()
