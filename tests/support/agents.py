@@ -83,6 +83,7 @@ class Hand:
     def __init__(self, bus: Bus, *, node: str = "n0") -> None:
         self.bus, self.node = bus, node
         self.heard: list[AnyEnvelope] = []
+        self.store_address = "127.0.0.1:1"  # scripted workers need none
 
     async def start(self) -> None:
         for kind in (Kind.EVENT, Kind.ACK, Kind.REPORT, Kind.BEAT):
@@ -118,7 +119,15 @@ class Hand:
     async def start_workers(self, spec: JobSpec, ranks: tuple[int, ...], *, token: int = 1) -> None:
         await self.command(command.StartWorkers(node=self.node, token=token, ranks=ranks, spec=spec))
 
-    async def apply(self, plan: ParallelPlan, mode: str, *, token: int = 1, dead: tuple[int, ...] = ()) -> str:
+    async def apply(
+        self,
+        plan: ParallelPlan,
+        mode: str,
+        *,
+        token: int = 1,
+        dead: tuple[int, ...] = (),
+        base: tuple[ParallelPlan, ...] = (),
+    ) -> str:
         """Sends the plan; returns its reconfiguration id."""
         name = f"rc-{plan.epoch}-{token}"
         body = command.ApplyPlan(
@@ -128,7 +137,8 @@ class Hand:
             reconfiguration_id=name,
             plan=plan.to_dict(),
             digest=plan.digest,
-            store_address="127.0.0.1:1",
+            base_plans=tuple(old.to_dict() for old in base),
+            store_address=self.store_address,
             dead_ranks=dead,
         )
         await self.command(body, epoch=plan.epoch)
