@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import nats
@@ -16,6 +17,10 @@ from resihp_messages import STREAMS, AnyEnvelope, Kind, stream_of
 from support.envelopes import event, node_of, report
 from support.nats import quick_settings
 from support.waiting import wait_for
+
+
+def _as_long_as(items: list[str], length: int) -> bool:
+    return len(items) >= length
 
 
 async def test_five_crashes_lose_and_double_nothing(nats_server: LocalNats, nats_bus: JetStreamBus) -> None:
@@ -44,7 +49,7 @@ async def test_five_crashes_lose_and_double_nothing(nats_server: LocalNats, nats
     publisher = asyncio.ensure_future(publish())
     for round_ in range(5):
         target = len(sent) + 40
-        await wait_for(lambda target=target: len(sent) >= target, 20)
+        await wait_for(partial(_as_long_as, sent, target), 20)
         await asyncio.to_thread(nats_server.restart)
         assert nats_bus.stats.disconnects >= round_
     target = len(sent) + 40
