@@ -28,9 +28,9 @@ from resihp_plan.workload import Workload
 
 TOLERANCE = 0.02
 """Predictions closer than this are equal; then fewer moved bytes decide."""
-NUM_SIMULATED = 12
+NUM_SIMULATED = 8
 """Arrangements that are simulated because of their estimate."""
-MAX_SIMULATED = 24
+MAX_SIMULATED = 16
 """Arrangements that are simulated at most; the further ones are the best of their kind."""
 MAX_SHIFTED_REPLICAS = 4
 """With more replicas than this, only the estimate's division of the micro-batches is simulated."""

@@ -22,7 +22,7 @@ def _compositions(total: int, parts: int) -> list[tuple[int, ...]]:
     return [tuple(b - a for a, b in itertools.pairwise((0, *c, total))) for c in cuts]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from([1.0, 0.9, 0.5, 0.3]), min_size=1, max_size=4), st.integers(4, 10))
 def test_layers_are_spread_optimally(speeds: list[float], num_layers: int) -> None:
     model = ModelSpec(num_layers=num_layers)
@@ -82,7 +82,7 @@ def test_weights_follow_speed_only_where_everybody_keeps_a_unit() -> None:
     assert group_weights(tuple(range(5)), DEMO_MODEL, None) is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_predictor_agrees_with_the_whole_simulation(data: st.DataObject) -> None:
     """Replicas run one by one and remembered give the same time as all of them together."""

@@ -10,7 +10,7 @@ from resihp_plan import Interval, ParallelPlan, ReplicaPlan, buckets_by_rank, gr
 from support.plans import DEMO_MODEL, demo_plan, models, plans, stage
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_every_shard_is_covered_exactly_once(data: st.DataObject) -> None:
     model = data.draw(models())
@@ -29,7 +29,7 @@ def test_every_shard_is_covered_exactly_once(data: st.DataObject) -> None:
             assert holders == set(bucket.owners), "owners are all holders, in all replicas"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_reduction_equals_the_sum_over_replicas(data: st.DataObject) -> None:
     """Integer gradients: each replica's full gradient is cut by the layout, reduced by buckets, and compared."""

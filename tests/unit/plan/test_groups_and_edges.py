@@ -60,7 +60,7 @@ def test_routes_carry_plan_ranks() -> None:
     assert [(r.source, r.destination) for r in routes(plan, Place(0, 1), Place(0, 0))] == [(5, 7), (5, 3)]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data())
 def test_groups_are_complete_unique_and_buildable_in_order(data: st.DataObject) -> None:
     model = data.draw(models())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resihp_plan import HEAD, Interval, ModelSpec, ParallelPlan, ReplicaPlan, Split, layout, shares
@@ -36,6 +36,7 @@ def test_shares_refuse_nonsense(units: int, weights: list[int]) -> None:
         shares(units, weights)
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_every_replica_holds_every_element_exactly_once(data: st.DataObject) -> None:
     model = data.draw(models())
@@ -55,6 +56,7 @@ def test_every_replica_holds_every_element_exactly_once(data: st.DataObject) -> 
                 assert all(x.stop == y.start for x, y in itertools.pairwise(intervals)), (a, spec)
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_shards_follow_tp_order_and_the_grain(data: st.DataObject) -> None:
     model = data.draw(models())
@@ -72,6 +74,7 @@ def test_shards_follow_tp_order_and_the_grain(data: st.DataObject) -> None:
     assert all(not held.shards(rank) for rank in plan.standby)
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_elements_add_up(data: st.DataObject) -> None:
     model = data.draw(models())

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resihp_messages import ModelConfig
@@ -36,6 +36,7 @@ def test_model_spec_equals_the_wire_contract() -> None:
     assert ModelSpec(**ModelConfig(num_layers=3, hidden=64).model_dump()).head_dim == 8
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_dictionary_form_is_an_inverse_and_the_digest_survives_it(data: st.DataObject) -> None:
     plan = data.draw(plans(data.draw(models())))
@@ -104,6 +105,7 @@ def test_missing_weights_mean_even() -> None:
     assert ParallelPlan.from_dict(data).replicas[0].stages[0].weights == (1, 1)
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_positions_and_world(data: st.DataObject) -> None:
     plan = data.draw(plans(data.draw(models())))

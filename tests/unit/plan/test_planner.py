@@ -324,7 +324,7 @@ def test_memory_decides_between_candidates_and_refuses_by_name() -> None:
 # --- random clusters ------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20)
 @given(st.data())
 def test_random_plans_survive_random_losses_one_after_the_other(data: st.DataObject) -> None:
     model = data.draw(models())

@@ -66,7 +66,7 @@ def test_1f1b_keeps_as_many_in_flight_as_stages_follow(num_stages: int, count: i
         assert deepest == min(num_stages - s, count)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_every_generated_program_passes(data: st.DataObject) -> None:
     plan = data.draw(plans(data.draw(models())))
@@ -88,7 +88,7 @@ def _change(made: Program, plan: ParallelPlan, place: Place, ops: list[Op]) -> P
     return Program({**made.ops, **dict.fromkeys(members, tuple(ops))})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_dropped_doubled_or_foreign_operations_are_refused(data: st.DataObject) -> None:
     plan = data.draw(plans(data.draw(models())))
@@ -122,7 +122,7 @@ def _places(plan: ParallelPlan) -> list[Place]:
     return [Place(a, s) for a, r in enumerate(plan.replicas) for s in range(len(r.stages))]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(2, 4), st.integers(2, 5), st.data())
 def test_swapped_messages_are_refused(num_stages: int, count: int, data: st.DataObject) -> None:
     """Two messages of one edge change places at one end only."""
@@ -210,7 +210,7 @@ def test_migrations_are_not_generated_yet() -> None:
         program(dataclasses.replace(demo_plan(), migrations=(Migration(0, 0, 0, 1),)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 3), st.integers(1, 3), st.data())
 def test_what_passes_can_be_run(num_stages: int, count: int, data: st.DataObject) -> None:
     """Stages execute units in arbitrary orders: the checker refuses exactly those that cannot run to the end."""

@@ -72,7 +72,7 @@ def test_two_unequal_stages_by_hand() -> None:
     assert kinds == ["forward", "forward", "backward", "backward", "backward", "vote"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_critical_path_is_a_chain_to_the_makespan(data: st.DataObject) -> None:
     model = data.draw(models())
@@ -93,7 +93,7 @@ def test_critical_path_is_a_chain_to_the_makespan(data: st.DataObject) -> None:
     assert result.pipeline_s <= result.makespan_s
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data(), st.floats(0.1, 0.9))
 def test_a_slower_device_never_helps(data: st.DataObject, p: float) -> None:
     model = data.draw(models())

@@ -27,7 +27,7 @@ def _in_order(lengths: list[int], capacity: int) -> int:
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=40)
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(LENGTHS, st.integers(40, 60))
 def test_everything_that_fits_in_order_is_packed(lengths: list[int], capacity: int) -> None:
     costs = [float(n + n * n) for n in lengths]
@@ -53,7 +53,7 @@ def test_tight_batches_are_levelled_by_swaps() -> None:
     assert max(sum(costs[i] for i in b) for b in bins) == 6**2 + 4**2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_every_document_once_and_counts_kept(data: st.DataObject) -> None:
     model = data.draw(models())
@@ -80,7 +80,7 @@ def _documents(random_: random.Random, num_micro_batches: int, capacity: int) ->
     return [Document(1000 + i, n) for i, n in enumerate(lengths)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(0, 8))
 def test_the_micro_batches_do_not_depend_on_the_layout(seed: int, first: int) -> None:
     documents = _documents(random.Random(seed), 8, 128)
