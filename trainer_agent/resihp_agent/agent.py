@@ -22,7 +22,7 @@ from resihp_agent.settings import AgentSettings
 from resihp_agent.supervisor import Supervisor
 from resihp_agent.workdir import locked
 from resihp_agent.zygote import Zygote
-from resihp_bus.port import Bus
+from resihp_bus.port import Bus, Subscription
 from resihp_messages import Kind, event
 
 log = structlog.get_logger(__name__)
@@ -49,6 +49,7 @@ class Agent:
         frames = FrameHandler(self.announcer, node=settings.node, clock=clock, link_grace_s=settings.link_grace_s)
         self.supervisor = Supervisor(settings, self.announcer, clock=clock, on_frame=frames)
         self._commands: CommandHandler | None = None
+        self._consumer: Subscription | None = None
         self.is_ready = False
 
     @property
@@ -129,7 +130,7 @@ class Agent:
         await self._bus.listen(Kind.EVENT, peers)
         self._announce()
         node = self._settings.node
-        await self._bus.consume(f"agent-{node}", Kind.COMMAND, self._commands, detail=node)
+        self._consumer = await self._bus.consume(f"agent-{node}", Kind.COMMAND, self._commands, detail=node)
         self.is_ready = True
         self.on_ready()
         log.info("agent_ready", node=node, token=ledger.token, incarnation=self._incarnation)
@@ -178,7 +179,10 @@ class Agent:
 
     async def _leave(self) -> None:
         patience_s = self._settings.drain_timeout_s
-        await self.supervisor.stop_all("the agent stops", timeout_s=0.5 * patience_s)
+        if self._consumer is not None:
+            with contextlib.suppress(TimeoutError):  # a start in progress may hang: its worker dies with the zygote
+                await asyncio.wait_for(self._consumer.stop(), 0.1 * patience_s)
+        await self.supervisor.stop_all("the agent stops", timeout_s=0.45 * patience_s)
         self.announcer.say(event.NodeLeft(node=self._settings.node))
-        if not await self.outbox.flush(0.4 * patience_s):
+        if not await self.outbox.flush(0.35 * patience_s):
             log.error("messages_not_delivered", num=self.outbox.depth)
