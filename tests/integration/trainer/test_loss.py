@@ -2,21 +2,56 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from resihp_messages import ScriptedFault
 from resihp_messages.link import CommunicationFailed, EpochAborted, IterationCommitted, PlanInstalled
 from resihp_messages.page import PageState
 from resihp_plan import ParallelPlan
+from resihp_trainer import verify
 from support.trainer_cases import HEALTHY, assert_undisturbed, plan_without
-from support.trainer_job import TrainerJob
+from support.trainer_job import TrainerJob, result_folder
 from support.waiting import wait_for_blocking
 
 StartJob = Callable[..., TrainerJob]
+
+
+def test_verify_says_how_far_a_job_is_from_the_reference(
+    start_job: StartJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = start_job(2)
+    job.install(HEALTHY, "initial")
+    job.run()
+    spec, final = tmp_path / "spec.json", result_folder(job)
+    spec.write_text(job.spec.model_dump_json())
+    arguments = ["--spec", str(spec), "--final", str(final), "--json"]
+    assert verify.main(arguments) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["max_abs_diff"] <= 1e-12
+    assert answer["replicas_equal"]
+    assert (answer["num_replicas"], answer["committed"], answer["dtype"]) == (2, 2, "float64")
+    spoilt = final / "rank6.safetensors"
+    tensors = load_file(spoilt)
+    tensors["layers.2.wq.weight"][0, 0] += 0.5
+    with safe_open(spoilt, framework="pt") as file:
+        metadata = file.metadata()
+    save_file(tensors, spoilt, metadata)
+    assert verify.main(arguments) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["max_abs_diff"] == pytest.approx(0.5)
+    assert answer["worst_tensor"] == "layers.2.wq.weight"
+    assert not answer["replicas_equal"]
+    spoilt.unlink()
+    assert verify.main(arguments) == 2
+    assert "rank6.safetensors: missing" in capsys.readouterr().err
 
 
 def fault(rank: int, point: str, kind: str = "kill", iteration: int = 3) -> ScriptedFault:
