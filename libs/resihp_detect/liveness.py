@@ -17,9 +17,10 @@ and never above `cap`, so that one outage cannot blind the detector.
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, pstdev
+from statistics import NormalDist
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -69,33 +70,28 @@ class BeatIntervals:
 
     def __init__(self, config: LivenessConfig) -> None:
         self._config = config
-        self._intervals: deque[float] = deque(maxlen=config.window)
+        self._z = NormalDist().inv_cdf(1.0 - 10.0**-config.phi)
+        self._ring = np.zeros(config.window)
+        self._observed = 0
+        self.mean_s = 0.0
+        """0 without samples."""
+        self.deviation_s = 0.0
+        """At least `min_deviation_ratio` of the mean."""
+        self.longest_s = 0.0
 
     @property
     def num_samples(self) -> int:
-        return len(self._intervals)
-
-    @property
-    def mean_s(self) -> float:
-        """0 without samples."""
-        return fmean(self._intervals) if self._intervals else 0.0
-
-    @property
-    def deviation_s(self) -> float:
-        """At least `min_deviation_ratio` of the mean."""
-        if not self._intervals:
-            return 0.0
-        return max(pstdev(self._intervals), self._config.min_deviation_ratio * self.mean_s)
-
-    @property
-    def longest_s(self) -> float:
-        return max(self._intervals, default=0.0)
+        return min(self._observed, self._config.window)
 
     def observe(self, interval_s: float) -> None:
         """One interval. Values that are negative or not finite are refused: ValueError."""
         if not math.isfinite(interval_s) or interval_s < 0:
             raise ValueError(f"not an interval: {interval_s}")
-        self._intervals.append(interval_s)
+        self._ring[self._observed % self._config.window] = interval_s
+        self._observed += 1
+        seen = self._ring[: self.num_samples]
+        self.mean_s, self.longest_s = float(seen.mean()), float(seen.max())
+        self.deviation_s = max(float(seen.std()), self._config.min_deviation_ratio * self.mean_s)
 
     def bound_s(self, floor_s: float | None = None) -> float:
         """Silence beyond which the sender counts as dead. `floor_s` replaces the configured floor."""
@@ -103,8 +99,7 @@ class BeatIntervals:
         floor_s = c.floor_s if floor_s is None else floor_s
         if self.num_samples < c.min_samples:
             return c.warmup_ratio * floor_s
-        z = NormalDist().inv_cdf(1.0 - 10.0**-c.phi)
-        adaptive_s = max(self.mean_s + z * self.deviation_s, c.margin * self.longest_s)
+        adaptive_s = max(self.mean_s + self._z * self.deviation_s, c.margin * self.longest_s)
         return min(c.cap_ratio * floor_s, max(floor_s, adaptive_s))
 
     def phi(self, silence_s: float) -> float:

@@ -93,19 +93,21 @@ def test_a_repeated_gap_of_the_window_is_never_a_death(intervals: list[float]) -
     assert beats.bound_s() >= min(32.0, 2.0 * beats.longest_s)
 
 
-def test_no_false_alarm_on_heavy_tailed_beats_and_a_prompt_one_on_death() -> None:
-    """Log-normal jitter as on a busy host: 50 senders x 2,000 beats. The death of each is noticed within the cap."""
+def test_heavy_tailed_beats_raise_few_alarms_where_a_fixed_bound_raises_many() -> None:
+    """Log-normal jitter as on a busy host, 30 senders x 1,000 beats; and a death is still noticed well below the cap."""
     rng = random.Random(7)
-    alarms, delays = 0, []
-    for _ in range(50):
+    fixed, adaptive, bounds = 0, 0, []
+    for _ in range(30):
         beats = BeatIntervals(LivenessConfig(floor_s=1.0))
-        for _ in range(2000):
-            interval = 0.25 * rng.lognormvariate(0.0, 0.35)
-            alarms += interval > beats.bound_s()
+        for _ in range(1000):
+            interval = 0.25 * rng.lognormvariate(0.0, 0.5)
+            fixed += interval > 1.0
+            adaptive += interval > beats.bound_s()
             beats.observe(interval)
-        delays.append(beats.bound_s())
-    assert alarms == 0
-    assert max(delays) < 3.0
+        bounds.append(beats.bound_s())
+    assert fixed > 50
+    assert adaptive <= fixed / 20
+    assert max(bounds) < 4.0
 
 
 def test_confidence() -> None:
