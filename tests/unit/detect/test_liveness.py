@@ -94,7 +94,7 @@ def test_a_repeated_gap_of_the_window_is_never_a_death(intervals: list[float]) -
 
 
 def test_heavy_tailed_beats_raise_few_alarms_where_a_fixed_bound_raises_many() -> None:
-    """Log-normal jitter as on a busy host, 30 senders x 1,000 beats; and a death is still noticed well below the cap."""
+    """Log-normal jitter as on a busy host, 30 senders x 1,000 beats; the bound stays below the cap."""
     rng = random.Random(7)
     fixed, adaptive, bounds = 0, 0, []
     for _ in range(30):
