@@ -34,6 +34,9 @@ def test_chunks_bring_every_token_to_every_receiver_group_once(senders: int, rec
     assert {c.sender for c in chunks} == set(range(senders)), "every sender takes part"
     assert {c.receiver for c in chunks} == set(range(receivers))
     assert len({(c.sender, c.receiver) for c in chunks}) == len(chunks), "one chunk per pair"
+    for side in ([c.sender for c in chunks], [c.receiver for c in chunks]):
+        loads = [side.count(i) for i in set(side)]
+        assert max(loads) - min(loads) <= 1, "chunks are spread evenly over both groups"
     if senders == receivers:
         assert all(c.is_whole and c.sender == c.receiver for c in chunks)
         assert not needs_gather(senders, receivers)
