@@ -81,7 +81,9 @@ class BatchConfig(_Strict):
 class OptimizerConfig(_Strict):
     """AdamW (Loshchilov & Hutter 2019) with decoupled weight decay and clipping by global norm."""
 
-    lr: Finite = 1e-3
+    lr: Finite = 5e-4
+    """At 1e-3 the default model trains at the edge of stability: a last-bit difference grows a millionfold within 40
+    iterations (to 5e-10; at 5e-4 it stays at 2e-15), and parity with another layout could not be shown."""
     beta1: Finite = 0.9
     beta2: Finite = 0.95
     eps: Finite = 1e-8
