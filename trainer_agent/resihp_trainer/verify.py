@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
 from pydantic import ValidationError
 
 from resihp_messages import JobSpec
@@ -70,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--plan", type=Path, help="the last epoch's plan (JSON; default: the one among the shards)")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     options = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # as in the workers; small operators on a busy machine lose by more
     try:
         spec = JobSpec.model_validate_json(options.spec.read_bytes())
         plan = ParallelPlan.from_dict(json.loads((options.plan or options.final / PLAN_FILE).read_bytes()))
