@@ -19,7 +19,7 @@ from support.waiting import wait_for_blocking
 
 JOB = """
 name = "day"
-iterations = 30
+iterations = 60
 dtype = "float64"
 """
 START_S = 90.0
@@ -36,7 +36,7 @@ class Operator:
     def run(self, *arguments: str, code: int = 0) -> str:
         """A command to its end; its standard output."""
         done = subprocess.run(
-            self._command(arguments), env=self.environment, capture_output=True, text=True, timeout=120, check=False
+            self._command(arguments), env=self.environment, capture_output=True, text=True, timeout=240, check=False
         )
         assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
@@ -86,7 +86,7 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
     made.end()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(500)
 def test_a_day(operator: Operator, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
     system = operator.start("up", "up")
@@ -94,14 +94,10 @@ def test_a_day(operator: Operator, tmp_path: Path) -> None:
     assert "no job yet" in operator.run("status")
     operator.start("events", "events", "--follow", "--json", "--wait", "30")
     training = operator.start(
-        "train", "train", str(tmp_path / "job.toml"), "--headless", "--verify", "--json", str(tmp_path / "out.json")
+        "train", "train", str(tmp_path / "job.toml"), "--headless", "--json", str(tmp_path / "out.json")
     )
 
-    def committed() -> int:
-        return int(json.loads(operator.run("status", "--json"))["jobs"][0]["committed"])
-
-    wait_for_blocking(lambda: "job started" in operator.log("train"), START_S, what="job started")
-    wait_for_blocking(lambda: committed() >= 2, START_S, what="two iterations")
+    wait_for_blocking(lambda: "/60  epoch 1" in operator.log("train"), START_S, what="an iteration")
     status = json.loads(operator.run("status", "--json"))
     pids = {d["rank"]: d["live_pid"] for d in status["devices"]}
     assert len(set(pids.values())) == 8
@@ -113,9 +109,6 @@ def test_a_day(operator: Operator, tmp_path: Path) -> None:
     plan["standby"], stage["ranks"], stage["weights"] = [stage["ranks"][1]], stage["ranks"][:1], [1]
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     assert "applied in" in operator.run("plan", "apply", str(tmp_path / "plan.json"), "--reason", "try TP 1")
-    stage["ranks"] = [0]
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    operator.run("plan", "apply", str(tmp_path / "plan.json"), code=2)  # rank 0 would be used twice
 
     # A failure: the event arrives within a second of the kill.
     struck = time.time()
@@ -128,15 +121,17 @@ def test_a_day(operator: Operator, tmp_path: Path) -> None:
     assert lost()[0]["body"]["verdict"]["ranks"] == [7]
     assert time.time() - struck < 10  # a hang bound; the promised second is measured in benchmarks
     wait_for_blocking(lambda: "ReconfigurationApplied" in operator.log("events"), 60, what="recovery")
-    operator.run("inject", "kill", "7", code=2)  # it is lost already
     operator.run("inject", "freeze", "0")
+    operator.run("inject", "kill", "7", code=2)  # it is lost already
+    stage["ranks"] = [0]
+    (tmp_path / "wrong.json").write_text(json.dumps(plan))
+    operator.run("plan", "apply", str(tmp_path / "wrong.json"), code=2)  # rank 0 would be used twice
     assert training.wait(200) == 0, operator.log("train")
 
     document = json.loads((tmp_path / "out.json").read_text())
     assert document["holds"]
     assert [r["rank"] for r in document["recoveries"]] == [7, 0]
     assert len(document["planned_changes"]) == 1
-    assert document["parity"]["max_abs_diff"] <= 1e-9
     after = {d["rank"]: d["pid"] for d in json.loads(operator.run("status", "--json"))["devices"]}
     assert after == pids
     told = json.loads(operator.run("history", "--json"))
@@ -154,7 +149,9 @@ def test_a_day(operator: Operator, tmp_path: Path) -> None:
     assert json.loads(operator.run("history", "--json"))["reconfigurations"] == told["reconfigurations"]
     stored = [json.loads(line) for line in operator.run("events", "--json").splitlines()]
     assert {"WorkerLost", "WorkerFrozen", "JobFinished"} <= {e["name"] for e in stored}
-    assert "largest difference" in operator.run("verify")
+    verified = json.loads(operator.run("verify", "--json"))
+    assert verified["holds"]
+    assert verified["max_abs_diff"] <= 1e-9
 
 
 @pytest.mark.timeout(200)
