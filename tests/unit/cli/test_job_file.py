@@ -26,7 +26,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("iteratons = 3", "unknown key 'iteratons' (did you mean 'iterations'?)"),
+        ("iteration_count = 3", "unknown key 'iteration_count' (did you mean 'iterations'?)"),
         ("[model]\nhiden = 3", "unknown key 'model.hiden' (did you mean 'hidden'?)"),
         ("[timeouts]\nxyzzy = 3", "unknown key 'timeouts.xyzzy'"),
         ("[parallel]\ntp = 8", "parallel.tp (8) exceeds model.num_kv_heads (4)"),

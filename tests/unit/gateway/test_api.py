@@ -128,7 +128,7 @@ async def test_submit_reaches_the_scheduler(gateway: TestGateway, http: httpx.As
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"name": "x", "iteratons": 3}, "iteratons"),
+        ({"name": "x", "iteration_count": 3}, "iteration_count"),
         ({"name": "x", "parallel": {"tp": 8}}, "parallel.tp (8) exceeds model.num_kv_heads (4)"),
         ({"name": "has space"}, "name"),
     ],
