@@ -6,11 +6,17 @@ Errors: `InvalidProgram` (a ValueError) names the rule and the operation.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from resihp_plan.edges import Place
-from resihp_plan.plan import ParallelPlan
+from resihp_plan.plan import ParallelPlan, Schedule
 from resihp_plan.program import MATCHING_SEND, Op, OpKind, Program
+
+_COMPUTE: Mapping[Schedule, tuple[OpKind, ...]] = {
+    Schedule.ONE_F_ONE_B: (OpKind.FORWARD, OpKind.BACKWARD),
+    Schedule.ZB_H1: (OpKind.FORWARD, OpKind.BACKWARD_INPUT, OpKind.BACKWARD_WEIGHT),
+}
+"""What is done with every unit; the second gives the gradient for the previous stage."""
 
 Unit = tuple[int, int, int]
 """(replica, stage, micro-batch)."""
@@ -26,7 +32,8 @@ def check_program(program: Program, plan: ParallelPlan) -> None:
     1. ranks: exactly the plan's world has operations, standby ranks have none;
     2. same order: all members of a TP group run the same operations in the same order (they share collectives);
     3. placement: an operation runs at the place that it names;
-    4. each unit once: every (replica, stage, micro-batch) has one forward and one backward, at one place;
+    4. each unit once: every (replica, stage, micro-batch) has one forward and one backward, whole or as two halves,
+       where the plan has it executed;
     5. causality: input received before a forward, forward before backward, result computed before it is sent;
     6. edges: each message is sent once and received once, and both ends see the messages of an edge in one order;
     7. no cycle: run to completion with first-in-first-out edges, nobody waits for ever.
@@ -38,8 +45,8 @@ def check_program(program: Program, plan: ParallelPlan) -> None:
             raise InvalidProgram(f"ranks: standby rank {rank} has {len(program.ops[rank])} operations")
     sequences = _sequences(program, plan)
     _check_units(sequences, plan)
-    for place, ops in sequences.items():
-        _check_causality(ops, len(plan.replicas[place.replica].stages))
+    for ops in sequences.values():
+        _check_causality(ops, plan)
     _check_edges(sequences)
     _check_progress(sequences)
 
@@ -60,14 +67,13 @@ def _sequences(program: Program, plan: ParallelPlan) -> dict[Place, tuple[Op, ..
 
 
 def _check_units(sequences: dict[Place, tuple[Op, ...]], plan: ParallelPlan) -> None:
-    executor = {(m.replica, m.stage, m.micro_batch): m.executor for m in plan.migrations}
     expected: set[Unit] = {
         (a, s, m)
         for a, replica in enumerate(plan.replicas)
         for s in range(len(replica.stages))
         for m in range(replica.num_micro_batches)
     }
-    for kind in (OpKind.FORWARD, OpKind.BACKWARD):
+    for kind in _COMPUTE[plan.schedule]:
         ops = [op for sequence in sequences.values() for op in sequence if op.kind is kind]
         seen = Counter((op.replica, op.stage, op.micro_batch) for op in ops)
         for unit in sorted(expected | set(seen)):
@@ -76,31 +82,39 @@ def _check_units(sequences: dict[Place, tuple[Op, ...]], plan: ParallelPlan) -> 
                     f"each unit once: {kind} of (replica, stage, micro-batch) {unit} occurs {seen[unit]} times"
                 )
         for op in ops:
-            if op.executor != executor.get((op.replica, op.stage, op.micro_batch), op.replica):
+            if op.executor != plan.executor(op.replica, op.stage, op.micro_batch):
                 raise InvalidProgram(f"placement: {op} does not follow the plan's migrations")
+    for op in (op for sequence in sequences.values() for op in sequence):
+        if op.kind.is_compute and op.kind not in _COMPUTE[plan.schedule]:
+            raise InvalidProgram(f"each unit once: {op} has no place in schedule {plan.schedule}")
 
 
-def _check_causality(ops: tuple[Op, ...], num_stages: int) -> None:
+def _check_causality(ops: tuple[Op, ...], plan: ParallelPlan) -> None:
     done: set[tuple[OpKind, Unit]] = set()
     for op in ops:
         unit = (op.replica, op.stage, op.micro_batch)
-        for before in _needs(op.kind, op.stage, num_stages):
+        if not 0 <= op.replica < len(plan.replicas):
+            raise InvalidProgram(f"causality: {op} belongs to no replica")
+        is_last = op.stage == len(plan.replicas[op.replica].stages) - 1
+        for before in _needs(op.kind, op.stage == 0, is_last, plan.schedule):
             if (before, unit) not in done:
                 raise InvalidProgram(f"causality: {op} comes before its {before}")
         done.add((op.kind, unit))
 
 
-def _needs(kind: OpKind, stage: int, num_stages: int) -> Iterable[OpKind]:
+def _needs(kind: OpKind, is_first: bool, is_last: bool, schedule: Schedule) -> Iterable[OpKind]:
     """Operations on the same unit that must precede `kind` on the same rank."""
     match kind:
         case OpKind.FORWARD:
-            return () if stage == 0 else (OpKind.RECV_ACT,)
-        case OpKind.BACKWARD:
-            return (OpKind.FORWARD,) if stage == num_stages - 1 else (OpKind.FORWARD, OpKind.RECV_GRAD)
+            return () if is_first else (OpKind.RECV_ACT,)
+        case OpKind.BACKWARD | OpKind.BACKWARD_INPUT:
+            return (OpKind.FORWARD,) if is_last else (OpKind.FORWARD, OpKind.RECV_GRAD)
+        case OpKind.BACKWARD_WEIGHT:
+            return (OpKind.BACKWARD_INPUT,)
         case OpKind.SEND_ACT:
             return (OpKind.FORWARD,)
         case OpKind.SEND_GRAD:
-            return (OpKind.BACKWARD,)
+            return (_COMPUTE[schedule][1],)
         case OpKind.RECV_ACT | OpKind.RECV_GRAD:
             return ()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from resihp_plan.cluster import Health, speed_of
 from resihp_plan.layout import unit_shares
 from resihp_plan.model import ModelSpec, Split
+from resihp_plan.operation import OpKind
 from resihp_plan.plan import ReplicaPlan, StagePlan
 from resihp_plan.workload import MicroBatchWork
 
@@ -52,6 +53,24 @@ class StageCost:
         slowest = max(m.seconds(work) for m in self.members) * (self.backward_ratio if backward else 1.0)
         return slowest + self.collectives.seconds(work)
 
+    def member_op_s(self, member: int, work: MicroBatchWork, kind: OpKind) -> float:
+        """Compute seconds of one member for an operation. The weight half of a split backward is one of the two matrix
+        products of every weight; attention scores have no weights, so their backward is in the input half."""
+        if kind is OpKind.FORWARD:
+            return self.member_s(member, work, backward=False)
+        whole = self.member_s(member, work, backward=True)
+        if kind is OpKind.BACKWARD:
+            return whole
+        line = self.members[member]
+        weight = 0.5 * self.backward_ratio * (line.fixed + line.per_token * work.tokens)
+        return weight if kind is OpKind.BACKWARD_WEIGHT else whole - weight
+
+    def stage_op_s(self, work: MicroBatchWork, kind: OpKind) -> float:
+        """Seconds during which the group is occupied by an operation: `stage_s`, or its halves. Weight gradients need
+        no collective."""
+        slowest = max(self.member_op_s(i, work, kind) for i in range(len(self.members)))
+        return slowest if kind is OpKind.BACKWARD_WEIGHT else slowest + self.collectives.seconds(work)
+
     def round_trip(self, work: MicroBatchWork) -> Linear:
         """Forward and backward together: a line that is exact while the slowest member at `work` stays the slowest."""
         slowest = max(self.members, key=lambda m: m.seconds(work))
@@ -84,6 +103,10 @@ class CostModel:
     """Per pipeline transfer."""
     bytes_per_s: float = float("inf")
     """Of one link, in one direction."""
+    tp_bytes_per_s: float | None = None
+    """Of the links inside a TP group (NVLink and the like); None: `bytes_per_s`."""
+    uneven_penalty: float = 0.0
+    """Relative slowdown of compute in a TP group whose shares are not equal (kernels for odd sizes)."""
     bytes_per_element: int = 4
 
     @classmethod
@@ -95,6 +118,8 @@ class CostModel:
         collective_latency_s: float = 5e-5,
         transfer_latency_s: float = 5e-5,
         bytes_per_s: float = 3e9,
+        tp_bytes_per_s: float | None = None,
+        uneven_penalty: float = 0.0,
         bytes_per_element: int = 4,
     ) -> CostModel:
         """Constants from operation counts (2 per multiply-add).
@@ -115,6 +140,8 @@ class CostModel:
             collective_latency_s=collective_latency_s,
             transfer_latency_s=transfer_latency_s,
             bytes_per_s=bytes_per_s,
+            tp_bytes_per_s=tp_bytes_per_s,
+            uneven_penalty=uneven_penalty,
             bytes_per_element=bytes_per_element,
         )
 
@@ -126,10 +153,12 @@ class CostModel:
         """Cost of a stage. `health`: rank -> p (1 where missing). Raises ValueError for a device with p = 0."""
         layers = stage.layer_stop - stage.layer_start
         units = {s: unit_shares(stage, self.model, s) for s in (Split.ATTENTION, Split.MLP, Split.VOCAB)}
+        uneven = any(len(set(u)) > 1 for u in units.values())
+        slowdown = 1.0 + self.uneven_penalty if uneven else 1.0
         return StageCost(
             members=tuple(
                 self._member(layers, {s: u[t] / sum(u) for s, u in units.items()}, last).scaled(
-                    1.0 / speed_of(rank, health)
+                    slowdown / speed_of(rank, health)
                 )
                 for t, rank in enumerate(stage.ranks)
             ),
@@ -153,7 +182,7 @@ class CostModel:
         activation = self.model.hidden * self.bytes_per_element
         return Linear(
             fixed=count * self.collective_latency_s,
-            per_token=count * _ring(degree) * activation / self.bytes_per_s,
+            per_token=count * _ring(degree) * activation / (self.tp_bytes_per_s or self.bytes_per_s),
         )
 
     def transfer_s(self, num_senders: int, num_receivers: int, tokens: int) -> float:
@@ -164,7 +193,8 @@ class CostModel:
         chunk = size / max(num_senders, num_receivers)
         gather = 0.0
         if num_receivers > 1:
-            gather = self.collective_latency_s + size * (num_receivers - 1) / num_receivers / self.bytes_per_s
+            inside = self.tp_bytes_per_s or self.bytes_per_s
+            gather = self.collective_latency_s + size * (num_receivers - 1) / num_receivers / inside
         return self.transfer_latency_s + chunk / self.bytes_per_s + gather
 
     def all_reduce_s(self, num_owners: int, num_elements: int) -> float:

@@ -31,6 +31,10 @@ def describe_change(old: ParallelPlan, new: ParallelPlan) -> str:
     before, after = _counts(old), _counts(new)
     if before != after:
         parts.append(f"micro-batches {before} -> {after}")
+    if old.migrations != new.migrations:
+        parts.append(f"migrated units {len(old.migrations)} -> {len(new.migrations)}")
+    if old.schedule != new.schedule:
+        parts.append(f"schedule {old.schedule} -> {new.schedule}")
     if old.standby != new.standby:
         parts.append(f"standby {_ranks(old.standby)} -> {_ranks(new.standby)}")
     if len(parts) > MAX_PARTS:

@@ -74,10 +74,22 @@ def _group(kind: GroupKind, ranks: tuple[int, ...]) -> GroupSpec:
 
 
 def _edges(plan: ParallelPlan) -> Iterator[GroupSpec]:
-    for a, replica in enumerate(plan.replicas):
-        for s in range(len(replica.stages) - 1):
-            here, there = Place(a, s), Place(a, s + 1)
-            for sender, receiver, forward in ((here, there, True), (there, here, False)):
-                for route in routes(plan, sender, receiver):
-                    name = edge_group_name(route.source, route.destination, forward=forward)
-                    yield GroupSpec(name, GroupKind.EDGE, (route.source, route.destination))
+    for here, there in edge_places(plan):
+        for sender, receiver, forward in ((here, there, True), (there, here, False)):
+            for route in routes(plan, sender, receiver):
+                name = edge_group_name(route.source, route.destination, forward=forward)
+                yield GroupSpec(name, GroupKind.EDGE, (route.source, route.destination))
+
+
+def edge_places(plan: ParallelPlan) -> Iterator[tuple[Place, Place]]:
+    """(stage, next stage) of every edge that activations cross: those inside each replica, also if it idles, then those
+    that migrated units use between replicas."""
+    own = [(Place(a, s), Place(a, s + 1)) for a, rep in enumerate(plan.replicas) for s in range(len(rep.stages) - 1)]
+    yield from own
+    crossing: set[tuple[Place, Place]] = set()
+    for migration in plan.migrations:
+        a, m = migration.replica, migration.micro_batch
+        for s in (migration.stage - 1, migration.stage):
+            if 0 <= s < len(plan.replicas[a].stages) - 1:
+                crossing.add((Place(plan.executor(a, s, m), s), Place(plan.executor(a, s + 1, m), s + 1)))
+    yield from sorted(crossing.difference(own))

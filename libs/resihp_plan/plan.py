@@ -23,6 +23,8 @@ class Schedule(StrEnum):
     """Generators of programs."""
 
     ONE_F_ONE_B = "1f1b"
+    ZB_H1 = "zb-h1"
+    """Zero bubble, variant H1 (Qi et al. 2023): split backward; activations of 1F1B's first stage on every stage."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,20 @@ class ParallelPlan:
             for s, st in enumerate(rep.stages)
             for t, rank in enumerate(st.ranks)
         }
+
+    def executor(self, replica: int, stage: int, micro_batch: int) -> int:
+        """The replica whose devices run this unit: `replica` itself unless the unit is migrated."""
+        return self._executors.get((replica, stage, micro_batch), replica)
+
+    def num_units(self, replica: int, stage: int) -> int:
+        """Micro-batches that this stage executes: its own, without those given away, with those taken over."""
+        given = sum((m.replica, m.stage) == (replica, stage) for m in self.migrations)
+        taken = sum((m.executor, m.stage) == (replica, stage) for m in self.migrations)
+        return self.replicas[replica].num_micro_batches - given + taken
+
+    @cached_property
+    def _executors(self) -> Mapping[tuple[int, int, int], int]:
+        return {(m.replica, m.stage, m.micro_batch): m.executor for m in self.migrations}
 
     def with_epoch(self, epoch: int) -> ParallelPlan:
         return replace(self, epoch=epoch)

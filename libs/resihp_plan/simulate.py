@@ -130,13 +130,12 @@ class _Lane:
         self.position = 0
         self.clock = 0.0
         self.last: _Node | None = None
-        self._seconds: dict[tuple[MicroBatchWork, bool], float] = {}
+        self._seconds: dict[tuple[MicroBatchWork, OpKind], float] = {}
 
     def compute(self, op: Op, work: MicroBatchWork) -> None:
-        backward = op.kind is OpKind.BACKWARD
-        seconds = self._seconds.get((work, backward))
+        seconds = self._seconds.get((work, op.kind))
         if seconds is None:
-            seconds = self._seconds[work, backward] = self.cost.stage_s(work, backward=backward)
+            seconds = self._seconds[work, op.kind] = self.cost.stage_op_s(work, op.kind)
         self.last = _Node(op, self.clock, self.clock + seconds, self.last)
         self.clock = self.last.stop
 
@@ -147,7 +146,7 @@ class _Lane:
 
     def member_busy(self, index: int, work: Work) -> float:
         return sum(
-            self.cost.member_s(index, work[op.replica][op.micro_batch], backward=op.kind is OpKind.BACKWARD)
+            self.cost.member_op_s(index, work[op.replica][op.micro_batch], op.kind)
             for op in self.ops
             if op.kind.is_compute
         )

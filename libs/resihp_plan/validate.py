@@ -33,8 +33,7 @@ def validate(
         _check_layers(plan, a, model)
         _check_stages(plan, a, model)
     _check_micro_batches(plan, num_micro_batches)
-    if plan.migrations:
-        raise InvalidPlan(f"migrations: not supported by any schedule yet, got {len(plan.migrations)}")
+    _check_migrations(plan)
     if memory is not None:
         for rank, needed, limit in memory.excess(layout(plan, model)):
             raise InvalidPlan(f"memory: rank {rank} needs {needed} bytes and has {limit}")
@@ -74,18 +73,17 @@ def _check_stages(plan: ParallelPlan, a: int, model: ModelSpec) -> None:
             raise InvalidPlan(f"weights: {name} has {len(stage.weights)} for {len(stage.ranks)} ranks")
         if min(stage.weights) < 0 or sum(stage.weights) == 0:
             raise InvalidPlan(f"weights: {name} has {stage.weights}; none may be negative, the sum must be positive")
-        _check_units(name, stage, model, holds_vocabulary=s in (0, len(stages) - 1))
+        _check_units(name, stage, model)
 
 
-def _check_units(name: str, stage: StagePlan, model: ModelSpec, *, holds_vocabulary: bool) -> None:
-    needed = [Split.ATTENTION, *([Split.VOCAB] if holds_vocabulary else [])]
-    for split in needed:
-        for rank, units in zip(stage.ranks, unit_shares(stage, model, split), strict=True):
-            if units == 0:
-                raise InvalidPlan(
-                    f"shares: rank {rank} of {name} gets none of {model.num_units(split)} {split} units "
-                    f"with weights {stage.weights}"
-                )
+def _check_units(name: str, stage: StagePlan, model: ModelSpec) -> None:
+    """A member may have no head group or vocabulary block if its weight is too small for one, but not nothing."""
+    for rank, units in zip(stage.ranks, unit_shares(stage, model, Split.MLP), strict=True):
+        if units == 0:
+            raise InvalidPlan(
+                f"shares: rank {rank} of {name} gets none of {model.num_units(Split.MLP)} {Split.MLP} units "
+                f"with weights {stage.weights}"
+            )
 
 
 def _check_micro_batches(plan: ParallelPlan, expected: int | None) -> None:
@@ -96,3 +94,30 @@ def _check_micro_batches(plan: ParallelPlan, expected: int | None) -> None:
         raise InvalidPlan("micro-batches: a plan needs at least one")
     if expected is not None and sum(counts) != expected:
         raise InvalidPlan(f"micro-batches: {counts} add up to {sum(counts)}, the global batch has {expected}")
+
+
+def _check_migrations(plan: ParallelPlan) -> None:
+    """A unit is executed by devices that hold the same layers, under the same stage number."""
+    seen: set[tuple[int, int, int]] = set()
+    for m in plan.migrations:
+        name = f"(R{m.replica}.S{m.stage} m{m.micro_batch} on R{m.executor})"
+        for what, replica in (("replica", m.replica), ("executor", m.executor)):
+            if not 0 <= replica < len(plan.replicas):
+                raise InvalidPlan(f"migrations: {name} names {what} {replica} of {len(plan.replicas)}")
+            if not 0 <= m.stage < len(plan.replicas[replica].stages):
+                raise InvalidPlan(f"migrations: {name}, but R{replica} has {len(plan.replicas[replica].stages)} stages")
+        if m.executor == m.replica:
+            raise InvalidPlan(f"migrations: {name} stays where it is")
+        if not 0 <= m.micro_batch < plan.replicas[m.replica].num_micro_batches:
+            count = plan.replicas[m.replica].num_micro_batches
+            raise InvalidPlan(f"migrations: {name}, but R{m.replica} has {count} micro-batches")
+        unit = (m.replica, m.stage, m.micro_batch)
+        if unit in seen:
+            raise InvalidPlan(f"migrations: {name} is given away twice")
+        seen.add(unit)
+        own, other = (plan.replicas[r].stages[m.stage] for r in (m.replica, m.executor))
+        if (own.layer_start, own.layer_stop) != (other.layer_start, other.layer_stop):
+            raise InvalidPlan(
+                f"migrations: {name}, but its layers are {own.layer_start}-{own.layer_stop} "
+                f"and the executor holds {other.layer_start}-{other.layer_stop}"
+            )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from resihp_plan import InvalidPlan, ModelSpec, ParallelPlan, ReplicaPlan, StagePlan, validate
+from resihp_plan import InvalidPlan, Migration, ModelSpec, ParallelPlan, ReplicaPlan, Schedule, StagePlan, validate
 
 DEMO_MODEL = ModelSpec()
 """8 layers, 4 key/value head groups."""
@@ -69,11 +69,38 @@ def plans(draw: st.DrawFn, model: ModelSpec, *, max_replicas: int = 3, max_rank:
         epoch=draw(st.integers(0, 1000)),
         replicas=tuple(replicas),
         standby=tuple(sorted(itertools.islice(free, draw(st.integers(0, 2))))),
+        schedule=draw(st.sampled_from(Schedule)),
     )
     try:
         validate(plan, model)
     except InvalidPlan:
         assume(False)  # weights that leave somebody without a unit, or no micro-batch at all
+    return plan
+
+
+@st.composite
+def migrating_plans(draw: st.DrawFn) -> ParallelPlan:
+    """Two to four replicas with the same layer ranges, any degrees, any units executed by any other replica."""
+    num_stages, num_replicas = draw(st.integers(1, 4)), draw(st.integers(2, 4))
+    cuts = draw(st.lists(st.integers(1, 3), min_size=num_stages, max_size=num_stages))
+    bounds = [0, *itertools.accumulate(cuts)]
+    free = itertools.count()
+    counts = [draw(st.integers(0, 5)) for _ in range(num_replicas)]
+    assume(sum(counts))
+    replicas = tuple(
+        ReplicaPlan(
+            tuple(stage(a, b, *itertools.islice(free, draw(st.integers(1, 3)))) for a, b in itertools.pairwise(bounds)),
+            count,
+        )
+        for count in counts
+    )
+    units = [(a, s, m) for a, n in enumerate(counts) for s in range(num_stages) for m in range(n)]
+    chosen = draw(st.lists(st.sampled_from(units), unique=True, max_size=12))
+    migrations = tuple(
+        Migration(a, s, m, (a + draw(st.integers(1, num_replicas - 1))) % num_replicas) for a, s, m in chosen
+    )
+    plan = ParallelPlan(1, replicas, migrations=migrations, schedule=draw(st.sampled_from(Schedule)))
+    validate(plan, ModelSpec(num_layers=bounds[-1]))
     return plan
 
 

@@ -201,6 +201,7 @@ class _Scorer:
             epoch=self.epoch,
             replicas=tuple(ReplicaPlan(st, m) for st, m in zip(candidate.replicas, counts, strict=True)),
             standby=candidate.standby,
+            schedule=self.old.schedule,
         )
 
     def _excess(self, plan: ParallelPlan) -> str:

@@ -8,7 +8,7 @@ from resihp_plan.buckets import Bucket, buckets_of
 from resihp_plan.cluster import Health
 from resihp_plan.cost import CostModel
 from resihp_plan.layout import layout
-from resihp_plan.plan import ParallelPlan, ReplicaPlan
+from resihp_plan.plan import ParallelPlan, ReplicaPlan, Schedule
 from resihp_plan.program import program
 from resihp_plan.simulate import PipelineRun, Simulation, run_pipelines, simulate, synchronise
 from resihp_plan.workload import Workload
@@ -42,17 +42,18 @@ class Predictor:
 
     def __init__(self, workload: Workload, cost: CostModel, health: Health | None) -> None:
         self.workload, self.cost, self.health = workload, cost, health
-        self._runs: dict[ReplicaPlan, PipelineRun] = {}
+        self._runs: dict[tuple[ReplicaPlan, Schedule], PipelineRun] = {}
 
     def step_s(self, plan: ParallelPlan, buckets: tuple[Bucket, ...] | None = None) -> float:
         """`predict(plan, ...).step_s`, for plans without migrations. `buckets`: of this plan, if they are at hand."""
         assert not plan.migrations  # replicas would depend on each other
         known = buckets_of(layout(plan, self.cost.model)) if buckets is None else buckets
-        return synchronise(plan, [self._run(r) for r in plan.replicas], known, self.cost).makespan_s
+        return synchronise(plan, [self._run(r, plan.schedule) for r in plan.replicas], known, self.cost).makespan_s
 
-    def _run(self, replica: ReplicaPlan) -> PipelineRun:
-        if replica not in self._runs:
-            alone = ParallelPlan(epoch=0, replicas=(replica,))
+    def _run(self, replica: ReplicaPlan, schedule: Schedule) -> PipelineRun:
+        key = replica, schedule
+        if key not in self._runs:
+            alone = ParallelPlan(epoch=0, replicas=(replica,), schedule=schedule)
             work = self.workload.work(alone)
-            self._runs[replica] = run_pipelines(alone, program(alone), work, self.cost, self.health)
-        return self._runs[replica]
+            self._runs[key] = run_pipelines(alone, program(alone), work, self.cost, self.health)
+        return self._runs[key]

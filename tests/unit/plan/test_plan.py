@@ -19,6 +19,7 @@ from resihp_plan import (
     ModelSpec,
     ParallelPlan,
     ReplicaPlan,
+    Schedule,
     StagePlan,
     layout,
     validate,
@@ -122,6 +123,11 @@ def _plan(*stages: StagePlan, count: int = 8, **fields: Any) -> ParallelPlan:
     return ParallelPlan(**{"epoch": 1, "replicas": (ReplicaPlan(stages, count),), **fields})
 
 
+def _pair(*migrations: Migration, cut: int = 4) -> ParallelPlan:
+    first, second = (stage(0, 4, 0), stage(4, 8, 1)), (stage(0, cut, 2), stage(cut, 8, 3))
+    return ParallelPlan(1, (ReplicaPlan(first, 4), ReplicaPlan(second, 4)), migrations=migrations)
+
+
 RULES = [
     (_plan(stage(0, 8, 0), epoch=-1), "epoch: must not be negative, got -1"),
     (_plan(replicas=()), "replicas: a plan needs at least one"),
@@ -140,13 +146,18 @@ RULES = [
     (_plan(StagePlan(0, 8, (0, 1), (1,))), "weights: R0.S0 has 1 for 2 ranks"),
     (_plan(stage(0, 8, 0, 1, weights=(2, -1))), "weights: .*none may be negative"),
     (_plan(stage(0, 8, 0, 1, weights=(0, 0))), "weights: .*sum must be positive"),
-    (_plan(stage(0, 8, 0, 1, weights=(1, 0))), "shares: rank 1 of R0.S0 gets none of 4 attention units"),
-    (_plan(stage(0, 8, 0, 1, weights=(20, 1))), "shares: rank 1 of R0.S0 gets none of 4 attention units"),
-    (_plan(stage(0, 8, *range(5))), "shares: rank 4 of R0.S0 gets none of 4 attention units"),
+    (_plan(stage(0, 8, 0, 1, weights=(1, 0))), "shares: rank 1 of R0.S0 gets none of 22 mlp units"),
+    (_plan(stage(0, 8, 0, 1, weights=(50, 1))), "shares: rank 1 of R0.S0 gets none of 22 mlp units"),
     (_plan(stage(0, 8, 0), count=-1), r"micro-batches: must not be negative, got \[-1\]"),
     (_plan(stage(0, 8, 0), count=0), "micro-batches: a plan needs at least one"),
     (_plan(stage(0, 8, 0), count=7), "micro-batches: .*add up to 7, the global batch has 8"),
-    (_plan(stage(0, 8, 0), migrations=(Migration(0, 0, 0, 0),)), "migrations: not supported"),
+    (_plan(stage(0, 8, 0), migrations=(Migration(0, 0, 0, 0),)), r"migrations: \(R0.S0 m0 on R0\) stays where it is"),
+    (_plan(stage(0, 8, 0), migrations=(Migration(0, 0, 0, 1),)), r"migrations: .* names executor 1 of 1"),
+    (_plan(stage(0, 8, 0), migrations=(Migration(-1, 0, 0, 0),)), r"migrations: .* names replica -1 of 1"),
+    (_pair(Migration(0, 2, 0, 1)), r"migrations: \(R0.S2 m0 on R1\), but R0 has 2 stages"),
+    (_pair(Migration(0, 0, 4, 1)), r"migrations: .*, but R0 has 4 micro-batches"),
+    (_pair(Migration(0, 0, 1, 1), Migration(0, 0, 1, 1)), r"migrations: .* is given away twice"),
+    (_pair(Migration(0, 1, 0, 1), cut=3), r"migrations: .* layers are 4-8 and the executor holds 3-8"),
 ]
 
 
@@ -160,12 +171,33 @@ def test_the_demo_plan_keeps_all_rules() -> None:
     validate(demo_plan(), DEMO_MODEL, alive=range(8), num_micro_batches=8)
 
 
-def test_vocabulary_limits_the_degree_at_the_ends_only() -> None:
-    model = ModelSpec(vocab_size=32, vocab_block=16)
-    inner = _plan(stage(0, 2, 0, 1), stage(2, 6, 2, 3, 4), stage(6, 8, 5))
-    validate(inner, model)
-    with pytest.raises(InvalidPlan, match="gets none of 2 vocab units"):
-        validate(_plan(stage(0, 4, 0, 1, 2), stage(4, 8, 3)), model)
+def test_a_small_weight_may_mean_mlp_blocks_only() -> None:
+    """3:3:3:1 over 4 head groups: the slow member has no heads and no vocabulary, but a tenth of the MLP blocks."""
+    model = ModelSpec(vocab_size=64, vocab_block=16)
+    plan = _plan(stage(0, 8, *range(4), weights=(6, 6, 6, 1)))
+    validate(plan, model)
+    held = layout(plan, model)
+    sizes = {name: len(held.shards(3)[name]) for name in ("layers.0.wq.weight", "layers.0.w_up.weight", "head.weight")}
+    assert sizes == {"layers.0.wq.weight": 0, "layers.0.w_up.weight": 16, "head.weight": 0}
+
+
+def test_valid_migrations_keep_all_rules() -> None:
+    validate(_pair(Migration(0, 0, 0, 1), Migration(1, 1, 3, 0)), DEMO_MODEL, num_micro_batches=8)
+
+
+def test_units_follow_their_executor() -> None:
+    plan = _pair(Migration(0, 0, 0, 1), Migration(1, 1, 3, 0))
+    assert [plan.executor(0, 0, 0), plan.executor(0, 1, 0), plan.executor(1, 1, 3)] == [1, 0, 0]
+    assert [plan.num_units(a, s) for a in (0, 1) for s in (0, 1)] == [3, 5, 5, 3]
+
+
+def test_split_backward_keeps_more_activations_on_later_stages() -> None:
+    plan = demo_plan()
+    memory = MemoryModel(DEMO_MODEL, 128, {})
+    late = dataclasses.replace(plan, schedule=Schedule.ZB_H1)
+    need, split = ([memory.rank_bytes(layout(p, DEMO_MODEL), rank) for rank in (0, 2)] for p in (plan, late))
+    assert split[0] == need[0]
+    assert split[1] > need[1]
 
 
 def test_memory_rule_names_rank_need_and_limit() -> None:

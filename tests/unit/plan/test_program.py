@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 
 import pytest
@@ -11,9 +12,8 @@ from hypothesis import strategies as st
 
 from resihp_plan import (
     CostModel,
-    InvalidPlan,
     InvalidProgram,
-    Migration,
+    MicroBatchWork,
     ModelSpec,
     Op,
     OpKind,
@@ -21,16 +21,20 @@ from resihp_plan import (
     Place,
     Program,
     ReplicaPlan,
+    Schedule,
     Workload,
     check_program,
     program,
     simulate,
 )
-from support.plans import demo_plan, models, plans, stage
+from resihp_plan.list_schedule import list_schedule
+from support.plans import DEMO_MODEL, demo_plan, migrating_plans, models, plans, stage
 
 SHORT = {
     OpKind.FORWARD: "F",
     OpKind.BACKWARD: "B",
+    OpKind.BACKWARD_INPUT: "b",
+    OpKind.BACKWARD_WEIGHT: "w",
     OpKind.SEND_ACT: "sa",
     OpKind.RECV_ACT: "ra",
     OpKind.SEND_GRAD: "sg",
@@ -38,8 +42,9 @@ SHORT = {
 }
 
 
-def _pipeline(num_stages: int, count: int) -> ParallelPlan:
-    return ParallelPlan(1, (ReplicaPlan(tuple(stage(s, s + 1, s) for s in range(num_stages)), count),))
+def _pipeline(num_stages: int, count: int, schedule: Schedule = Schedule.ONE_F_ONE_B) -> ParallelPlan:
+    stages = tuple(stage(s, s + 1, s) for s in range(num_stages))
+    return ParallelPlan(1, (ReplicaPlan(stages, count),), schedule=schedule)
 
 
 def _text(ops: tuple[Op, ...]) -> str:
@@ -64,6 +69,83 @@ def test_1f1b_keeps_as_many_in_flight_as_stages_follow(num_stages: int, count: i
             deepest = max(deepest, depth)
         assert depth == 0
         assert deepest == min(num_stages - s, count)
+
+
+def test_zb_h1_of_two_stages() -> None:
+    ops = program(_pipeline(2, 3, Schedule.ZB_H1)).ops
+    assert _text(ops[0]) == "F0 sa0 F1 sa1 rg0 b0 w0 F2 sa2 rg1 b1 w1 rg2 b2 w2"
+    assert _text(ops[1]) == "ra0 F0 b0 sg0 ra1 F1 b1 sg1 w0 ra2 F2 b2 sg2 w1 w2"
+
+
+@given(st.integers(1, 6), st.integers(0, 9))
+def test_zb_h1_holds_no_more_than_the_first_stage_of_1f1b(num_stages: int, count: int) -> None:
+    plan = _pipeline(num_stages, count, Schedule.ZB_H1)
+    made = program(plan)
+    check_program(made, plan)
+    for s in range(num_stages):
+        held = [(op.kind is OpKind.FORWARD) - (op.kind is OpKind.BACKWARD_WEIGHT) for op in made.ops[s]]
+        assert max(itertools.accumulate(held), default=0) == min(num_stages, count)
+
+
+@given(st.integers(1, 6), st.integers(0, 8))
+def test_zb_h1_has_the_bubble_of_its_paper(num_stages: int, extra: int) -> None:
+    """(P - 1)(F + B - W), a third of that of 1F1B when F = B = W; for at least 2P - 1 micro-batches, free links."""
+    count = 2 * num_stages - 1 + extra
+    cost = CostModel(ModelSpec(num_layers=num_stages), attention_s=0.5, mlp_s=0.5, square_s=0.0, head_s=0.0)
+    work = ((MicroBatchWork(1, 1),) * count,)
+    for schedule, bubble in ((Schedule.ZB_H1, 1), (Schedule.ONE_F_ONE_B, 3)):
+        plan = _pipeline(num_stages, count, schedule)
+        assert simulate(plan, program(plan), work, cost).pipeline_s == 3 * count + bubble * (num_stages - 1)
+
+
+@settings(max_examples=100)
+@given(migrating_plans())
+def test_programs_with_migrated_units_pass_and_bound_what_is_in_flight(plan: ParallelPlan) -> None:
+    made = program(plan)
+    check_program(made, plan)
+    for a, replica in enumerate(plan.replicas):
+        for s, st_ in enumerate(replica.stages):
+            ops = made.ops[st_.ranks[0]]
+            assert sum(op.kind is OpKind.FORWARD for op in ops) == plan.num_units(a, s)
+            flying = [(op.kind is OpKind.FORWARD) - (op.kind in (OpKind.BACKWARD, OpKind.BACKWARD_INPUT)) for op in ops]
+            assert max(itertools.accumulate(flying), default=0) <= len(replica.stages) - s
+            held = [(op.kind is OpKind.FORWARD) - (op.kind is OpKind.BACKWARD_WEIGHT) for op in ops]
+            if plan.schedule is Schedule.ZB_H1:
+                assert max(itertools.accumulate(held), default=0) <= len(replica.stages)
+
+
+@settings(max_examples=50)
+@given(migrating_plans(), st.data())
+def test_a_migrated_unit_at_the_wrong_place_is_refused(plan: ParallelPlan, data: st.DataObject) -> None:
+    """The program of a plan is refused under a plan that gives one unit more or less away."""
+    assume(plan.migrations)
+    left_out = data.draw(st.sampled_from(plan.migrations))
+    fewer = dataclasses.replace(plan, migrations=tuple(m for m in plan.migrations if m != left_out))
+    for made, other in ((program(plan), fewer), (program(fewer), plan)):
+        with pytest.raises(InvalidProgram):
+            check_program(made, other)
+
+
+def test_a_program_of_another_schedule_is_refused() -> None:
+    plan = demo_plan()
+    late = dataclasses.replace(plan, schedule=Schedule.ZB_H1)
+    for made, other in ((program(plan), late), (program(late), plan)):
+        with pytest.raises(InvalidProgram, match="each unit once"):
+            check_program(made, other)
+
+
+def test_the_list_schedule_is_as_good_as_1f1b_where_nothing_is_exchanged() -> None:
+    for schedule in Schedule:
+        plan = dataclasses.replace(demo_plan(), schedule=schedule)
+        cost = CostModel(DEMO_MODEL, attention_s=0.5, mlp_s=0.5, square_s=0.0, head_s=0.0)
+        work = Workload.typical(8, 16).work(plan)
+        listed = list_schedule(plan, {0, 1})
+        ops = {
+            r: listed[a, s] for a, rep in enumerate(plan.replicas) for s, x in enumerate(rep.stages) for r in x.ranks
+        }
+        check_program(Program(ops), plan)
+        best = simulate(plan, program(plan), work, cost).pipeline_s
+        assert simulate(plan, Program(ops), work, cost).pipeline_s <= best
 
 
 @settings(max_examples=40)
@@ -203,11 +285,6 @@ def test_idle_replicas_have_no_operations() -> None:
     check_program(made, plan)
     assert made.ops[0] == ()
     assert len(made.ops[4]) == 8 * 4
-
-
-def test_migrations_are_not_generated_yet() -> None:
-    with pytest.raises(InvalidPlan, match="migrations"):
-        program(dataclasses.replace(demo_plan(), migrations=(Migration(0, 0, 0, 1),)))
 
 
 @settings(max_examples=100)
