@@ -13,6 +13,7 @@ import torch
 
 from resihp_messages.link import Configure, Failed, Hello
 from resihp_messages.page import PageState, ProgressPage
+from resihp_trainer import allocator
 from resihp_trainer.comm.communicator import GlooCommunicator
 from resihp_trainer.context import Context
 from resihp_trainer.engine import Engine, TrainingFailed
@@ -27,6 +28,7 @@ _FLUSH_S = 5.0
 
 def main(rank: int, job: str, link_socket: socket.socket, page: ProgressPage) -> int:
     """Train as `rank` of `job` until the agent says stop or the job is finished; returns the exit code."""
+    allocator.limit_arenas()
     torch.set_num_threads(1)
     page.place(epoch=0, iteration=0, state=PageState.STARTING)
     watcher = Watcher()
