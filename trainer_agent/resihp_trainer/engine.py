@@ -17,7 +17,7 @@ from resihp_trainer.desk import AllCommitted, Desk, PlanTimeout, Stopped
 from resihp_trainer.install import ActiveEpoch, install
 from resihp_trainer.iteration import IterationRefused, run_iteration
 from resihp_trainer.join import JoinRefused
-from resihp_trainer.memory import peak_rss_bytes, return_freed_memory, rss_bytes
+from resihp_trainer.memory import peak_rss_bytes, rss_bytes
 from resihp_trainer.result import write_shards
 from resihp_trainer.state import TrainingState
 
@@ -137,8 +137,6 @@ class Engine:
                 redo_s=end - active.installed_at if first else 0.0,
             )
         )
-        if first and not step.outcome.next_epoch:
-            return_freed_memory()  # the older layout was dropped in this vote
         return step.outcome.next_epoch
 
     def _finish(self, active: ActiveEpoch) -> None:

@@ -1,13 +1,11 @@
-"""Resident memory of this process: what the kernel's tables say (Linux), and giving freed memory back."""
+"""Resident memory of this process, from the kernel's tables (Linux)."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 from pathlib import Path
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_MALLOC_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def rss_bytes() -> int:
@@ -21,13 +19,3 @@ def peak_rss_bytes() -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return rss_bytes()
-
-
-def return_freed_memory() -> None:
-    """Give what was freed back to the kernel (glibc; elsewhere nothing happens). A few milliseconds.
-
-    A state move frees shards, moments and packets of many sizes. glibc keeps them as holes in its heap, which no later
-    layout fits exactly: over many changes of plan the resident set would creep up although nothing leaks.
-    """
-    if _MALLOC_TRIM is not None:
-        _MALLOC_TRIM(0)
