@@ -19,10 +19,3 @@ def peak_rss_bytes() -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return rss_bytes()
-
-
-def limit_arenas() -> None:
-    """Call once at the start of a worker, before it has threads (glibc; elsewhere nothing happens): freed memory in an
-    arena that no thread uses any more would stay with the process."""
-    if _MALLOPT is not None:
-        _MALLOPT(_M_ARENA_MAX, _ARENAS)

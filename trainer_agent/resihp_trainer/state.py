@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from resihp_messages import OptimizerConfig
 from resihp_plan import ParallelPlan
+from resihp_trainer import allocator
 from resihp_trainer.gradients import Gradients
 from resihp_trainer.join import Applied, Conclusion, Header, Synchronised
 from resihp_trainer.optimizer import apply_step, clip_factor
@@ -80,4 +81,7 @@ class TrainingState:
         factor = clip_factor(applied.norm, applied.tokens, self.optimizer.clip_norm)
         apply_step(held, kept.gradients.sums, factor, applied.iteration, self.optimizer, halfway)
         self.committed, self.applied, self.kept = applied.iteration, applied, None
+        drops_layout = len(self.holdings) > 1
         self.holdings = {epoch: held}
+        if drops_layout:
+            allocator.give_back()

@@ -13,13 +13,13 @@ import torch
 
 from resihp_messages.link import Configure, Failed, Hello
 from resihp_messages.page import PageState, ProgressPage
+from resihp_trainer import allocator
 from resihp_trainer.comm.communicator import GlooCommunicator
 from resihp_trainer.context import Context
 from resihp_trainer.engine import Engine, TrainingFailed
 from resihp_trainer.faults import Faults
 from resihp_trainer.interpreter import Waits
 from resihp_trainer.link import Link
-from resihp_trainer.memory import limit_arenas
 from resihp_trainer.reference import corpus_of, dtype_of, model_of
 from resihp_trainer.watcher import Watcher
 
@@ -28,7 +28,7 @@ _FLUSH_S = 5.0
 
 def main(rank: int, job: str, link_socket: socket.socket, page: ProgressPage) -> int:
     """Train as `rank` of `job` until the agent says stop or the job is finished; returns the exit code."""
-    limit_arenas()
+    allocator.limit_arenas()
     torch.set_num_threads(1)
     page.place(epoch=0, iteration=0, state=PageState.STARTING)
     watcher = Watcher()

@@ -6,7 +6,7 @@ import os
 
 import psutil
 
-from resihp_trainer.memory import limit_arenas, return_freed_memory
+from resihp_trainer import allocator
 
 
 def test_freed_blocks_leave_the_resident_size() -> None:
@@ -15,11 +15,11 @@ def test_freed_blocks_leave_the_resident_size() -> None:
     full = process.memory_info().rss
     fence = blocks.pop()  # a block on top keeps the heap from shrinking by itself
     blocks.clear()
-    return_freed_memory()
+    allocator.give_back()
     assert full - process.memory_info().rss > 16 << 20
     assert len(fence) == 64 << 10
 
 
 def test_arenas_can_be_limited_twice() -> None:
-    limit_arenas()
-    limit_arenas()
+    allocator.limit_arenas()
+    allocator.limit_arenas()
