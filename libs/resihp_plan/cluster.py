@@ -18,6 +18,8 @@ class Device:
     node: str
     memory_bytes: int | None = None
     """Usable memory; None: not limited."""
+    peak: float = 1.0
+    """Healthy throughput relative to the device for which the cost model holds: two generations in one job differ."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class Cluster:
     def memory_of(self) -> Mapping[int, int]:
         """Rank -> usable bytes, only for devices with a limit."""
         return {d.rank: d.memory_bytes for d in self.devices if d.memory_bytes is not None}
+
+    def speeds(self, health: Health) -> Health:
+        """Rank -> p times peak, where either is not 1: what the cost model divides by."""
+        peaks = {d.rank: d.peak for d in self.devices if d.peak != 1.0}
+        return {**peaks, **{r: p * peaks.get(r, 1.0) for r, p in health.items() if p != 1.0 or r in peaks}}
 
     def only(self, ranks: Iterable[int]) -> Cluster:
         """The cluster without all other ranks."""

@@ -66,6 +66,8 @@ class Decision:
     num_candidates: int
     """How many were compared with `simulate`."""
     planning_s: float
+    change_s: float | None = None
+    """Predicted seconds without training during the change; 0 for staying, None if it was not predicted."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form, for the record."""

@@ -1,0 +1,298 @@
+"""The next plan when speeds or devices change: slow, recovered, returned or lost (design: section 8).
+
+Every candidate is worth `tokens/s * (horizon - time of the change)`. "Stay" and changes that move no state are always
+among them, so a mild or short slowness is not answered with a costly move.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from resihp_plan.check import check_program
+from resihp_plan.cluster import Cluster, Health
+from resihp_plan.cost import CostModel
+from resihp_plan.describe import describe_change
+from resihp_plan.memory import MemoryModel
+from resihp_plan.model import ModelSpec
+from resihp_plan.plan import ParallelPlan, ReplicaPlan, StagePlan
+from resihp_plan.planner.candidates import Search, arrangements
+from resihp_plan.planner.decision import Alternative, Decision, Infeasible, InfeasibleKind
+from resihp_plan.planner.moving import Moving, moving
+from resihp_plan.planner.polish import polish
+from resihp_plan.planner.search import Effort, Switches, nodes_of, search
+from resihp_plan.planner.space import Shape, Space
+from resihp_plan.planner.tpgroups import GroupMaker
+from resihp_plan.program import program
+from resihp_plan.validate import validate
+from resihp_plan.workload import Workload
+
+SMALL = 16
+"""Up to so many devices, the arrangements of `plan_after_loss` are compared too: other numbers of stages, merges."""
+CLOSE = 0.005
+"""Candidates within this of the most tokens are equal (no prediction is better): the smallest change wins."""
+SEED = 20_260_506
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a change costs, and for how long its gain is expected to last."""
+
+    horizon_s: float = 1800.0
+    """Most slowdowns last 10 to 24 minutes (Greyhound); losses last longer than any change takes."""
+    rebuild_s: float = 2.0
+    """Process groups and warm-up, without moving state (paper, section 8: below 2 s)."""
+    bytes_per_s: float | None = None
+    """Of one device's receiving side; None: the cost model's."""
+    state_bytes_per_parameter: float | None = None
+    """None: parameter and both moments at the cost model's element size."""
+
+    def change_s(self, moved: Moving, cost: CostModel) -> float:
+        """Seconds without training. The rank that receives most determines the transfer."""
+        each = self.state_bytes_per_parameter or 3.0 * cost.bytes_per_element
+        return self.rebuild_s + moved.most * each / (self.bytes_per_s or cost.bytes_per_s)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    name: str
+    plan: ParallelPlan
+    step_s: float
+    moved: Moving
+    change_s: float
+    tokens: float
+    """Within the horizon."""
+
+
+def plan_change(
+    plan: ParallelPlan,
+    model: ModelSpec,
+    cluster: Cluster,
+    health: Health,
+    workload: Workload,
+    *,
+    clock: Callable[[], float],
+    cost: CostModel | None = None,
+    memory: MemoryModel | None = None,
+    reference: ParallelPlan | None = None,
+    price: Price | None = None,
+    switches: Switches | None = None,
+    effort: Effort | None = None,
+    epoch: int | None = None,
+    seed: int = SEED,
+) -> Decision:
+    """The best plan for devices at these speeds; the same plan (same epoch, same digest) if staying is best.
+
+    `health`: rank -> p for ranks of the cluster (missing: 1; 0: lost). Ranks that `plan` does not use are idle or have
+    returned, and may join. `reference`: the healthy plan, for the bound and to grow back to (default:
+    `plan`). `memory`: limits that plans must keep. State is assumed to be recoverable. Device peaks of the cluster
+    multiply p.
+
+    Deterministic apart from `planning_s`. Raises `Infeasible` if no device is left or nothing fits into memory, and
+    ValueError for ranks that the cluster does not know.
+    """
+    started = clock()
+    unknown = sorted(set(health) - set(cluster.ranks))
+    if unknown:
+        raise ValueError(f"ranks {unknown} have a speed but are not in the cluster")
+    speeds = cluster.speeds(health)
+    usable = frozenset(r for r in cluster.ranks if speeds.get(r, 1.0) > 0.0)
+    if not usable:
+        raise Infeasible(InfeasibleKind.NO_DEVICES, f"none of the {len(cluster.ranks)} devices is alive")
+    costs = cost or CostModel.for_model(model)
+    chosen_switches = switches or Switches()
+    maker = GroupMaker(
+        costs,
+        workload.micro_batch,
+        speeds,
+        memory,
+        uneven=chosen_switches.uneven_tp,
+        powers_of_two=not chosen_switches.uneven_tp,
+    )
+    space = Space(
+        maker,
+        workload,
+        plan.schedule,
+        own_layers=chosen_switches.layers,
+        own_counts=chosen_switches.counts,
+        layers_like=tuple(st.layer_stop - st.layer_start for st in plan.replicas[0].stages),
+    )
+    planning = _Planning(
+        plan, model, cluster, usable, space, price or Price(), plan.epoch + 1 if epoch is None else epoch
+    )
+    planning.propose(reference, chosen_switches, effort or Effort.for_devices(len(cluster.ranks)), seed)
+    if not planning.found:
+        raise Infeasible(InfeasibleKind.MEMORY, f"nothing fits into the memory of {len(usable)} devices")
+    best = planning.best()
+    _prove(best.plan, model, usable, workload)
+    healthy = step_s_at(reference or plan, _fitted(workload, reference or plan), costs, cluster.speeds({}))
+    bound = (
+        workload.tokens
+        / healthy
+        * sum(speeds.get(r, 1.0) for r in usable)
+        / sum(cluster.speeds({}).get(r, 1.0) for r in (reference or plan).world)
+    )
+    return planning.decision(best, bound, clock() - started)
+
+
+def _fitted(workload: Workload, plan: ParallelPlan) -> Workload:
+    return Workload(plan.num_micro_batches, workload.tokens_per_micro_batch, workload.sum_sq_len_per_micro_batch)
+
+
+def shape_of(plan: ParallelPlan, maker: GroupMaker) -> Shape | None:
+    """The plan as the search sees it; None if it uses a stopped device, or weights that give somebody nothing."""
+    pipelines = []
+    for replica in plan.replicas:
+        groups = []
+        for stage in replica.stages:
+            if any((maker.health or {}).get(r, 1.0) <= 0.0 for r in stage.ranks):
+                return None
+            group = maker.given(stage.ranks, stage.weights)
+            if group is None:
+                return None
+            groups.append(group)
+        pipelines.append(tuple(groups))
+    layers = tuple(tuple(st.layer_stop - st.layer_start for st in r.stages) for r in plan.replicas)
+    return Shape(tuple(pipelines), layers, tuple(r.num_micro_batches for r in plan.replicas), plan.schedule)
+
+
+class _Planning:
+    """Candidates of one planning."""
+
+    def __init__(
+        self,
+        plan: ParallelPlan,
+        model: ModelSpec,
+        cluster: Cluster,
+        usable: frozenset[int],
+        space: Space,
+        price: Price,
+        epoch: int,
+    ) -> None:
+        self.plan, self.model, self.cluster, self.usable = plan, model, cluster, usable
+        self.space, self.price, self.epoch = space, price, epoch
+        self.found: dict[str, _Candidate] = {}
+
+    def propose(self, reference: ParallelPlan | None, switches: Switches, effort: Effort, seed: int) -> None:
+        stay = None if set(self.plan.active) - self.usable else shape_of(self.plan, self.space.maker)
+        if stay is not None and sum(stay.counts) == self.space.workload.num_micro_batches:
+            standby_is_lost = set(self.plan.standby) - self.usable
+            self.add("stay", stay, keep=not standby_is_lost)
+            if switches.counts:
+                frozen = replace(self.space, own_layers=False)
+                self.add("micro-batches only", polish(frozen, stay, rounds=64))
+        spans = any(
+            len({self.cluster.node_of[r] for r in st.ranks}) > 1 for rep in self.plan.replicas for st in rep.stages
+        )
+        bases = [self.plan]
+        if reference is not None and _placed(reference) != _placed(self.plan):
+            bases.append(reference)
+        for base in bases:
+            nodes = nodes_of(base, self.usable, self.cluster.node_of, spans=spans)
+            # Each base has its own generator: one more base must not change what another one finds.
+            for f in search(base, nodes, self.space, random.Random(seed), effort, switches):
+                self.add(f.name, f.shape, step_s=f.step_s)
+        if switches == Switches() and len(self.cluster.ranks) <= SMALL:
+            self._add_arrangements(spans)
+
+    def _add_arrangements(self, spans: bool) -> None:
+        speeds = self.space.maker.health
+        rooms = Search(self.space.cost, self.space.workload, speeds, self.cluster.node_of, span_nodes=spans)
+        for x in arrangements(self.plan, self.usable, rooms)[:8]:
+            counts = rooms.counts(x.replicas)
+            plan = ParallelPlan(
+                self.epoch,
+                tuple(ReplicaPlan(stages, m) for stages, m in zip(x.replicas, counts, strict=True)),
+                schedule=self.plan.schedule,
+            )
+            shape = shape_of(plan, self.space.maker)
+            if shape is not None and all(self.space.worth(p) is not None for p in shape.pipelines):
+                self.add(x.name, polish(self.space, shape))
+
+    def add(self, name: str, shape: Shape, *, keep: bool = False, step_s: float | None = None) -> None:
+        """`keep`: the plan in force as it is; costs nothing."""
+        working = {r for p in shape.pipelines for g in p for r in g.ranks}
+        plan = self.plan if keep else shape.plan(self.epoch, sorted(self.usable - working))
+        if not keep and plan.replicas == self.plan.replicas and set(plan.world) == set(self.plan.world):
+            return  # the same again
+        digest = plan.digest
+        if digest in self.found:
+            return
+        seconds = self.space.step_s(shape) if step_s is None else step_s
+        moved = moving(self.plan, plan, self.model) if not keep else Moving(0, 0, 0)
+        change_s = 0.0 if keep else self.price.change_s(moved, self.space.cost)
+        tokens = self.space.workload.tokens / seconds * max(0.0, self.price.horizon_s - change_s)
+        self.found[digest] = _Candidate(name, plan, seconds, moved, change_s, tokens)
+
+    def best(self) -> _Candidate:
+        """Most tokens within the horizon; among those that are close, the fewest bytes."""
+        most = max(c.tokens for c in self.found.values())
+        close = [c for c in self.found.values() if c.tokens >= most * (1 - CLOSE)]
+        return min(close, key=lambda c: (c.moved.total, -c.tokens, c.change_s, c.plan.digest))
+
+    def bytes_moved(self, c: _Candidate) -> int:
+        return int(c.moved.total * (self.price.state_bytes_per_parameter or 3.0 * self.space.cost.bytes_per_element))
+
+    def decision(self, best: _Candidate, bound: float, planning_s: float) -> Decision:
+        others: dict[str, _Candidate] = {}
+        for c in sorted(self.found.values(), key=lambda c: (-c.tokens, c.name, c.plan.digest)):
+            if c is not best and c.name != best.name:
+                others.setdefault(c.name, c)
+        tokens = self.space.workload.tokens
+        return Decision(
+            plan=best.plan,
+            name=best.name,
+            predicted_step_s=best.step_s,
+            predicted_tokens_per_s=tokens / best.step_s,
+            bound_tokens_per_s=bound,
+            alternatives=tuple(self._alternative(c, best) for c in others.values()),
+            reason=(
+                f"{best.name}: predicted {tokens / best.step_s:.0f} tokens/s ({tokens / best.step_s / bound:.1%} of "
+                f"the bound), {self.bytes_moved(best)} bytes to move, {best.change_s:.2f} s without training"
+            ),
+            difference=describe_change(self.plan, best.plan),
+            bytes_moved=self.bytes_moved(best),
+            num_candidates=len(self.found),
+            planning_s=planning_s,
+            change_s=best.change_s,
+        )
+
+    def _alternative(self, c: _Candidate, best: _Candidate) -> Alternative:
+        return Alternative(
+            name=c.name,
+            predicted_step_s=c.step_s,
+            predicted_tokens_per_s=self.space.workload.tokens / c.step_s,
+            bytes_moved=self.bytes_moved(c),
+            difference=describe_change(self.plan, c.plan),
+            why_lost=(
+                f"{1 - c.tokens / best.tokens:.1%} fewer tokens within {self.price.horizon_s:g} s "
+                f"({c.step_s / best.step_s - 1:+.1%} time per step, {c.change_s:.2f} s to change)"
+                if best.tokens
+                else f"takes {c.change_s:.2f} s, longer than the horizon"
+            ),
+        )
+
+
+def _placed(plan: ParallelPlan) -> tuple[tuple[StagePlan, ...], ...]:
+    return tuple(r.stages for r in plan.replicas)
+
+
+def _prove(plan: ParallelPlan, model: ModelSpec, usable: frozenset[int], workload: Workload) -> None:
+    """The plan keeps the rules; so does the program of each of its pipelines (without migrations they are independent,
+    and depend only on the numbers of stages and micro-batches)."""
+    validate(plan, model, alive=usable, num_micro_batches=workload.num_micro_batches)
+    if plan.migrations:
+        check_program(program(plan), plan)
+        return
+    for num_stages, count in sorted({(len(r.stages), r.num_micro_batches) for r in plan.replicas}):
+        stages = tuple(StagePlan(s, s + 1, (s,), (1,)) for s in range(num_stages))
+        alone = ParallelPlan(0, (ReplicaPlan(stages, count),), schedule=plan.schedule)
+        check_program(program(alone), alone)
+
+
+def step_s_at(plan: ParallelPlan, workload: Workload, cost: CostModel, speeds: Mapping[int, float]) -> float:
+    """Step time of a plan as it is, at these speeds; infinite if it uses a stopped device."""
+    maker = GroupMaker(cost, workload.micro_batch, speeds, None)
+    shape = shape_of(plan, maker)
+    return float("inf") if shape is None else Space(maker, workload, plan.schedule).step_s(shape)

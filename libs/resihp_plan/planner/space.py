@@ -1,0 +1,222 @@
+"""What an arrangement of TP groups is worth: quick estimates for the search, exact times for what it finds.
+
+Estimate of a replica: `fill + (M - 1) * pace`, with the exact min-max division of its layers. Exact time: the
+schedule's program under the cost model (`timeline`), plus the gradient synchronisation of the rank that holds most.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from resihp_plan.cost import CostModel
+from resihp_plan.plan import ParallelPlan, ReplicaPlan, Schedule, StagePlan
+from resihp_plan.planner.level import level
+from resihp_plan.planner.timeline import timeline
+from resihp_plan.planner.tpgroups import GroupMaker, TpGroup, layer_elements, vocabulary_elements
+from resihp_plan.program import OpKind
+from resihp_plan.workload import Workload
+
+Pipeline = tuple[TpGroup, ...]
+"""The TP groups of a replica, in pipeline order."""
+Layers = tuple[int, ...]
+EXACT_COUNTS = 16
+"""Up to so many replicas, estimates divide the micro-batches exactly; beyond, the continuous level ranks them."""
+
+
+@dataclass(frozen=True)
+class Worth:
+    """Estimate of one replica."""
+
+    layers: Layers
+    fill_s: float
+    """The first micro-batch, through and back."""
+    pace_s: float
+    """Each further one."""
+    elements: float
+    """Parameters of the rank that holds most."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Replicas with everything decided; `plan` makes it a plan."""
+
+    pipelines: tuple[Pipeline, ...]
+    layers: tuple[Layers, ...]
+    counts: tuple[int, ...]
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+
+    def plan(self, epoch: int, standby: Sequence[int]) -> ParallelPlan:
+        return ParallelPlan(
+            epoch=epoch,
+            replicas=tuple(
+                ReplicaPlan(_stages(p, n), m) for p, n, m in zip(self.pipelines, self.layers, self.counts, strict=True)
+            ),
+            standby=tuple(standby),
+            schedule=self.schedule,
+        )
+
+
+def _stages(pipeline: Pipeline, layers: Layers) -> tuple[StagePlan, ...]:
+    stages, start = [], 0
+    for group, n in zip(pipeline, layers, strict=True):
+        stages.append(StagePlan(start, start + n, group.ranks, group.weights))
+        start += n
+    return tuple(stages)
+
+
+@dataclass
+class Space:
+    """Estimates and exact times for one planning; remembers both, by kinds of groups."""
+
+    maker: GroupMaker
+    workload: Workload
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    own_layers: bool = True
+    """Replicas may divide their layers differently (ablation: `layers_like`)."""
+    own_counts: bool = True
+    """Replicas may get different numbers of micro-batches."""
+    layers_like: Layers | None = None
+    _worth: dict[tuple[int, ...], Worth | None] = field(default_factory=dict)
+    _exact: dict[tuple[Schedule, tuple[int, ...], Layers, int], float] = field(default_factory=dict)
+    _stage: dict[tuple[int, int, bool, tuple[OpKind, ...]], tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def cost(self) -> CostModel:
+        return self.maker.cost
+
+    def worth(self, pipeline: Pipeline) -> Worth | None:
+        """None if it has more stages than layers, or does not fit into memory."""
+        key = tuple(g.kind for g in pipeline)
+        if key not in self._worth:
+            self._worth[key] = self._work_out(pipeline)
+        return self._worth[key]
+
+    def _work_out(self, pipeline: Pipeline) -> Worth | None:
+        last = len(pipeline) - 1
+        head = [0.0] * last + [pipeline[last].head_s]
+        each = [g.layer_s for g in pipeline]
+        caps = None
+        if self.maker.memory is not None:
+            caps = [g.max_layers(last + 1 - s, holds_vocabulary=s in (0, last)) for s, g in enumerate(pipeline)]
+        layers: Layers | None
+        if not self.own_layers and self.layers_like is not None and len(self.layers_like) == len(pipeline):
+            layers = self.layers_like
+            if caps is not None and any(n > c for n, c in zip(layers, caps, strict=True)):
+                layers = None
+        else:
+            layers = level(head, each, self.cost.model.num_layers, least=1, caps=caps)
+        return None if layers is None else self.worth_of(pipeline, layers)
+
+    def worth_of(self, pipeline: Pipeline, layers: Layers) -> Worth:
+        """The estimate with these layers."""
+        last = len(pipeline) - 1
+        seconds = [g.layer_s * n for g, n in zip(pipeline, layers, strict=True)]
+        seconds[last] += pipeline[last].head_s
+        return Worth(
+            layers, sum(seconds) + sum(map(sum, self._transfers(pipeline))), max(seconds), self._most(pipeline, layers)
+        )
+
+    def _most(self, pipeline: Pipeline, layers: Layers) -> float:
+        per_layer, vocabulary = layer_elements(self.cost.model), vocabulary_elements(self.cost.model)
+        last = len(pipeline) - 1
+        return max(
+            g.share * (n * per_layer + (vocabulary if s in (0, last) else 0))
+            for s, (g, n) in enumerate(zip(pipeline, layers, strict=True))
+        )
+
+    def _transfers(self, pipeline: Pipeline) -> tuple[list[float], list[float]]:
+        """Seconds per edge: activations, gradients. Unequal degrees make them differ."""
+        tokens = self.workload.tokens_per_micro_batch
+        degrees = [len(g.ranks) for g in pipeline]
+        edges = list(itertools.pairwise(degrees))
+        there = [self.cost.transfer_s(a, b, tokens) for a, b in edges]
+        return there, [self.cost.transfer_s(b, a, tokens) for a, b in edges]
+
+    def counts(self, worths: Sequence[Worth]) -> tuple[int, ...]:
+        """Micro-batches per replica that level the estimates."""
+        fixed = [w.fill_s - w.pace_s for w in worths]
+        total = self.workload.num_micro_batches
+        found = level(fixed, [w.pace_s for w in worths], total)
+        assert found is not None  # no least, no caps
+        return found if self.own_counts else _even(total, len(worths))
+
+    def estimate_s(self, pipelines: Sequence[Pipeline]) -> float:
+        """Seconds of an iteration with the best layers and counts; infinite if something does not fit."""
+        worths = []
+        for pipeline in pipelines:
+            worth = self.worth(pipeline)
+            if worth is None:
+                return float("inf")
+            worths.append(worth)
+        return self.level_s(worths) if worths else float("inf")
+
+    def level_s(self, worths: Sequence[Worth]) -> float:
+        """Seconds of an iteration with the micro-batches divided as well as possible."""
+        if self.own_counts and len(worths) > EXACT_COUNTS:
+            # The continuous level ranks as well as the exact counts, and is cheap for hundreds of replicas.
+            weight = sum([1.0 / w.pace_s for w in worths])
+            total = self.workload.num_micro_batches
+            longest = (total + sum([w.fill_s / w.pace_s - 1 for w in worths])) / weight
+        else:
+            counts = self.counts(worths)
+            longest = max(w.fill_s + (m - 1) * w.pace_s for w, m in zip(worths, counts, strict=True) if m)
+        return longest + self.cost.all_reduce_s(len(worths), int(max([w.elements for w in worths])))
+
+    def shape(self, pipelines: Sequence[Pipeline]) -> Shape | None:
+        """Layers and counts as estimated; None if something does not fit."""
+        worths = [self.worth(p) for p in pipelines]
+        if not worths or any(w is None for w in worths):
+            return None
+        known = [w for w in worths if w is not None]
+        return Shape(tuple(pipelines), tuple(w.layers for w in known), self.counts(known), self.schedule)
+
+    def step_s(self, shape: Shape) -> float:
+        """Exact pipelines, estimated synchronisation."""
+        times = self.replica_s(shape, list(zip(shape.pipelines, shape.layers, shape.counts, strict=True)))
+        return max(times) + self.sync_s(shape)
+
+    def sync_s(self, shape: Shape) -> float:
+        most = max(self._most(p, n) for p, n in zip(shape.pipelines, shape.layers, strict=True))
+        return self.cost.all_reduce_s(len(shape.pipelines), int(most))
+
+    def replica_s(self, shape: Shape, wanted: Sequence[tuple[Pipeline, Layers, int]]) -> list[float]:
+        """Exact pipeline seconds of many replicas at once."""
+        keys = [(shape.schedule, tuple(g.kind for g in p), n, m) for p, n, m in wanted]
+        todo: dict[tuple[int, int], list[int]] = {}
+        for i, key in enumerate(keys):
+            if key[3] == 0:
+                self._exact[key] = 0.0
+            elif key not in self._exact:
+                self._exact[key] = -1.0  # counted once per batch
+                todo.setdefault((len(key[2]), key[3]), []).append(i)
+        for (num_stages, count), rows in todo.items():
+            line = timeline(shape.schedule, num_stages, count)
+            compute = np.array([self._compute_s(wanted[i], line.kinds) for i in rows]).transpose(2, 0, 1)
+            transfer = (
+                np.array([self._transfers(wanted[i][0]) for i in rows]).reshape(len(rows), 2, -1).transpose(1, 0, 2)
+            )
+            for i, seconds in zip(rows, line.makespan_s(compute, transfer), strict=True):
+                self._exact[keys[i]] = float(seconds)
+        return [self._exact[key] for key in keys]
+
+    def _compute_s(self, replica: tuple[Pipeline, Layers, int], kinds: tuple[OpKind, ...]) -> list[tuple[float, ...]]:
+        """[stage][kind]."""
+        pipeline, layers, _ = replica
+        last = len(pipeline) - 1
+        return [self._stage_s(g, n, s == last, kinds) for s, (g, n) in enumerate(zip(pipeline, layers, strict=True))]
+
+    def _stage_s(self, group: TpGroup, layers: int, last: bool, kinds: tuple[OpKind, ...]) -> tuple[float, ...]:
+        key = (group.kind, layers, last, kinds)
+        if key not in self._stage:
+            stage = StagePlan(0, layers, group.ranks, group.weights)
+            cost = self.cost.stage_cost(stage, last=last, health=self.maker.health)
+            self._stage[key] = tuple(cost.stage_op_s(self.workload.micro_batch, kind) for kind in kinds)
+        return self._stage[key]
+
+
+def _even(total: int, parts: int) -> tuple[int, ...]:
+    return tuple(total // parts + (i < total % parts) for i in range(parts))
