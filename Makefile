@@ -10,7 +10,7 @@ ARGS   ?=
 # The stamp is named by what was installed: a changed lock or pyproject.toml sets up again, anything else costs nothing.
 STAMP  := $(VENV)/.setup-$(shell cat requirements.lock pyproject.toml | sha256sum | cut -c1-16)
 
-.PHONY: help setup demo test check format bench compose-check clean
+.PHONY: help setup demo test check format bench bench-planner compose-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -48,6 +48,9 @@ format: $(STAMP) ## Apply ruff's fixes and formatting
 
 bench: $(STAMP) ## Measure recovery, planned changes and control-plane loss; writes benchmarks/results/ (about 20 minutes)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-planner: $(STAMP) ## Planner against other policies, planning time, batch slicing; writes benchmarks/results/planner.md
+	$(BIN)/python -m benchmarks.planner $(ARGS)
 
 compose-check: $(STAMP) ## Run docker-compose.yml for real: build, train over two agents, kill a worker, read events and history
 	$(BIN)/python scripts/compose_check.py $(ARGS)

@@ -16,7 +16,7 @@ from resihp_store import Store
 from resihp_store.revisions import upgrade
 from support.gateway import AFTER_LOSS, seed
 
-COMMANDS = {"demo", "up", "train", "status", "events", "history", "verify", "doctor"}
+COMMANDS = {"demo", "up", "train", "status", "events", "history", "verify", "doctor", "simulate", "whatif"}
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +42,12 @@ def database(tmp_path: Path) -> str:
 def test_surface() -> None:
     assert {c.name or (c.callback and c.callback.__name__) for c in app.registered_commands} == COMMANDS
     assert {c.name for c in inject_app.registered_commands} == {"kill", "freeze"}
-    assert {c.name for c in plan_app.registered_commands} == {"show", "apply"}
+    assert {c.name for c in plan_app.registered_commands} == {"show", "apply", "init"}
 
 
-@pytest.mark.parametrize("command", [*sorted(COMMANDS), "inject kill", "inject freeze", "plan show", "plan apply"])
+@pytest.mark.parametrize(
+    "command", [*sorted(COMMANDS), "inject kill", "inject freeze", "plan show", "plan apply", "plan init"]
+)
 def test_every_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--help"]) == 0
     assert f"Example: resihp {command}" in " ".join(capsys.readouterr().out.split())

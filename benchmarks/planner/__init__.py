@@ -1,0 +1,1 @@
+"""What the planner is worth: the paper's settings, policies side by side, planning time, batch slicing."""

@@ -1,0 +1,121 @@
+"""`resihp whatif`: what faults would cost a described or a live job."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from resihp_cli import job_file
+from resihp_cli.client import GatewayClient
+from resihp_cli.commands.locate import gateway_url, pick_job
+from resihp_cli.commands.running import run as run_loop
+from resihp_cli.errors import CliError
+from resihp_cli.view.wording import size
+from resihp_messages import JobSpec
+from resihp_plan import Cluster, CostModel, Device, InvalidPlan, ModelSpec, ParallelPlan, Workload, validate
+from resihp_plan.planner import Infeasible, Price, plan_initial
+from resihp_plan.planner.whatif import WhatIf, what_if
+
+
+def run_whatif(
+    file: Path | None,
+    kill: Sequence[int],
+    slow: Sequence[str],
+    *,
+    plan_file: Path | None,
+    horizon_s: float,
+    rebuild_s: float,
+    as_json: bool,
+    url: str | None,
+    job: str | None,
+) -> int:
+    """Raises `CliError` for faults that do not fit the job."""
+    faults = parse_faults(kill, slow)
+    if file is not None:
+        spec, plan, cluster = job_file.load(file), None, None
+    else:
+        spec, plan, cluster = run_loop(_live(gateway_url(url), job))
+    cluster = cluster or Cluster.of(spec.parallel.num_devices)
+    model = ModelSpec(**spec.model.model_dump())
+    workload = Workload.typical(spec.batch.micro_batches, spec.batch.tokens_per_micro_batch)
+    cost = CostModel.for_model(model, bytes_per_element=8 if spec.dtype == "float64" else 4)
+    try:
+        if plan_file is not None:
+            plan = ParallelPlan.from_dict(job_file.load_plan(plan_file))
+        elif plan is None:
+            p = spec.parallel
+            plan = plan_initial(cluster, model, p.tp, p.pp, p.dp, workload.num_micro_batches)
+        validate(plan, model, alive=cluster.ranks, num_micro_batches=workload.num_micro_batches)
+        found = what_if(
+            plan,
+            model,
+            cluster,
+            faults,
+            workload,
+            clock=time.monotonic,
+            cost=cost,
+            price=Price(horizon_s=horizon_s, rebuild_s=rebuild_s),
+        )
+    except InvalidPlan as error:
+        raise CliError(f"plan: {error}") from error
+    except (Infeasible, ValueError) as error:
+        raise CliError(str(error)) from error
+    if as_json:
+        print(json.dumps({"job": spec.name, "faults": {str(r): p for r, p in faults.items()}, **found.to_dict()}))
+    else:
+        _print(spec.name, found)
+    return 0
+
+
+def parse_faults(kill: Sequence[int], slow: Sequence[str]) -> dict[int, float]:
+    """Rank -> p. Raises `CliError` for text that is not RANKxP with P between 0 and 1."""
+    faults = dict.fromkeys(kill, 0.0)
+    for text in slow:
+        rank, _, p = text.partition("x")
+        try:
+            speed = float(p)
+            if not 0.0 < speed <= 1.0 or int(rank) < 0:
+                raise ValueError
+        except ValueError as error:
+            raise CliError(f"--slow {text!r}: expected RANKxP with 0 < P <= 1, such as 7x0.5") from error
+        faults[int(rank)] = speed
+    if not faults:
+        raise CliError("no fault given: use --kill RANK or --slow RANKxP")
+    return faults
+
+
+async def _live(url: str, job: str | None) -> tuple[JobSpec, ParallelPlan | None, Cluster | None]:
+    async with GatewayClient(url) as client:
+        found = await pick_job(client, job)
+        plans = [p for p in await client.plans(found.job) if p.epoch <= found.epoch]
+        devices = await client.devices(found.job)
+    spec = JobSpec.model_validate(found.spec)
+    plan = ParallelPlan.from_dict(plans[-1].plan) if plans else None
+    usable = set(plan.world) if plan is not None else {d.rank for d in devices}
+    return spec, plan, Cluster(tuple(Device(d.rank, d.node) for d in devices if d.rank in usable)) or None
+
+
+def _print(name: str, found: WhatIf) -> None:
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="dim", title=f"{name}: predicted", title_justify="left")
+    for column in ("", "tokens/s", "of now"):
+        table.add_column(column)
+    best = found.best
+    for what, tokens in (
+        ("now", found.now),
+        ("faults, nobody acts", found.do_nothing),
+        ("faults, best plan", best.predicted_tokens_per_s),
+        ("bound", best.bound_tokens_per_s),
+    ):
+        table.add_row(what, f"{tokens:.0f}", f"{tokens / found.now:.1%}")
+    console.print(table)
+    console.print(f"best plan: {best.name}: {best.difference}")
+    even = "never" if found.break_even_s is None else f"after {found.break_even_s:.1f} s"
+    console.print(f"change: {best.change_s or 0.0:.2f} s without training, {size(best.bytes_moved)}; pays off {even}")
+    for alternative in best.alternatives[:5]:
+        console.print(f"  not taken: {alternative.name}: {alternative.why_lost}", style="dim")

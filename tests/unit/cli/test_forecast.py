@@ -1,0 +1,75 @@
+"""`resihp whatif`, `resihp simulate`, `resihp plan init`: predictions from the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from resihp_cli.app import app
+from resihp_cli.commands.forecast import cluster_of, model_of
+from resihp_cli.commands.whatif import parse_faults
+from resihp_cli.errors import CliError
+
+JOB = 'name = "asked"\niterations = 5\n'
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    path = tmp_path / "job.toml"
+    path.write_text(JOB)
+    return path
+
+
+def test_whatif_tells_what_a_slow_device_costs(job_file: Path) -> None:
+    done = CliRunner().invoke(app, ["whatif", str(job_file), "--slow", "5x0.5", "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output)
+    assert told["faults"] == {"5": 0.5}
+    assert told["do_nothing_tokens_per_s"] < told["best_tokens_per_s"] < told["now_tokens_per_s"]
+    assert told["best_tokens_per_s"] >= 0.93 * told["bound_tokens_per_s"]
+    assert told["break_even_s"] > told["change_s"] > 2.0
+    assert told["decision"]["plan"]["replicas"]
+
+
+def test_whatif_prints_for_people(job_file: Path) -> None:
+    done = CliRunner().invoke(app, ["whatif", str(job_file), "--kill", "3"])
+    assert done.exit_code == 0, done.output
+    assert "nobody acts" in done.output
+    assert "best plan:" in done.output
+
+
+@pytest.mark.parametrize("text", ["5", "5x", "x0.5", "5x1.5", "5x0", "-1x0.5", "5xfast"])
+def test_faults_that_make_no_sense(text: str) -> None:
+    with pytest.raises(CliError, match="expected RANKxP"):
+        parse_faults([], [text])
+
+
+def test_no_fault_and_unknown_names_are_refused(job_file: Path) -> None:
+    with pytest.raises(CliError, match="no fault given"):
+        parse_faults([], [])
+    with pytest.raises(CliError, match="NODESxDEVICES"):
+        cluster_of("4", 74.0)
+    with pytest.raises(CliError, match="llama2-7b"):
+        model_of("gpt")
+
+
+def test_plan_init_and_simulate(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["plan", "init", "--model", "llama2-7b", "--cluster", "1x8", "--json"])
+    assert done.exit_code == 0, done.output
+    plan = json.loads(done.output)
+    assert sorted(r for rep in plan["replicas"] for st in rep["stages"] for r in st["ranks"]) == list(range(8))
+    trace, out = tmp_path / "trace.csv", tmp_path / "out.csv"
+    trace.write_text("start_h,end_h,node,class\n30,40,1,GPU\n")
+    options = ["--model", "llama2-7b", "--cluster", "2x8", "--days", "3", "--policy", "static,resihp"]
+    done = CliRunner().invoke(app, ["simulate", *options, "--faults", str(trace), "--csv", str(out), "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["faults"] == 8
+    goodput = {p["policy"]: p["goodput"] for p in told["policies"]}
+    assert 0.5 < goodput["static"] < goodput["resihp"] < 1.0
+    rows = list(csv.DictReader(out.open()))
+    assert {r["policy"] for r in rows} == {"static", "resihp"}
