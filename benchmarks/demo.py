@@ -78,13 +78,14 @@ class RunningDemo:
 
 
 @contextlib.asynccontextmanager
-async def demo(arguments: Sequence[str]) -> AsyncIterator[RunningDemo]:
-    """Start `resihp demo --headless --json ... <arguments>`; what still runs on exit is interrupted and waited for."""
+async def demo(arguments: Sequence[str], *, command_name: str = "demo") -> AsyncIterator[RunningDemo]:
+    """Start `resihp demo --headless --json ... <arguments>` (or `train` instead of `demo`); what still runs
+    on exit is interrupted and waited for."""
     with tempfile.TemporaryDirectory(prefix="resihp-bench-") as folder:
         home = Path(folder)
         log = home / "demo.log"
         with log.open("wb") as out:
-            command = (sys.executable, "-m", "resihp_cli", "demo", "--headless", "--json", str(home / "out.json"))
+            command = (sys.executable, "-m", "resihp_cli", command_name, "--headless", "--json", str(home / "out.json"))
             process = await asyncio.create_subprocess_exec(
                 *command,
                 *arguments,

@@ -9,6 +9,7 @@ from resihp_messages.envelope import AnyEnvelope, Body, Envelope, Kind
 from resihp_messages.ids import FLEET, Rank, Wire, new_id
 from resihp_messages.job import (
     BatchConfig,
+    ClockConfig,
     DataConfig,
     FaultPoint,
     JobSpec,
@@ -16,6 +17,7 @@ from resihp_messages.job import (
     OptimizerConfig,
     ParallelConfig,
     ScriptedFault,
+    TelemetryConfig,
     TimeoutConfig,
 )
 from resihp_messages.subjects import STREAMS, StreamSpec, Subject, parse, pattern, stream_of, subject
@@ -27,6 +29,7 @@ __all__ = [
     "AnyEnvelope",
     "BatchConfig",
     "Body",
+    "ClockConfig",
     "DataConfig",
     "Envelope",
     "FaultPoint",
@@ -40,6 +43,7 @@ __all__ = [
     "ScriptedFault",
     "StreamSpec",
     "Subject",
+    "TelemetryConfig",
     "TimeoutConfig",
     "Wire",
     "ack",

@@ -64,6 +64,9 @@ class ParallelConfig(_Strict):
     tp: Positive = 2
     pp: Positive = 2
     dp: Positive = 2
+    schedule: Literal["1f1b", "zb-h1"] = "1f1b"
+    """Order of the operations: one forward and one backward in turn, or zero bubble H1 with split backward, which has
+    smaller bubbles and keeps activations longer on later stages."""
 
     @property
     def num_devices(self) -> int:
@@ -109,10 +112,33 @@ class FaultPoint(StrEnum):
     OPTIMIZER = "optimizer"
 
 
-class ScriptedFault(_Strict):
-    """A fault that a worker inflicts on itself at an exact point: a real SIGKILL or SIGSTOP of its own process."""
+class ClockConfig(_Strict):
+    """On what clock devices compute."""
 
-    kind: Literal["kill", "freeze"]
+    virtual: bool = False
+    """Each compute segment is padded to its nominal work / (flops_per_s x p): faithful ratios of slow and healthy
+    devices with more workers than cores. Everything that reports says so."""
+    flops_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 4e9
+    """Of a healthy device (p = 1), on the virtual clock. So low that all workers together keep up on two cores."""
+
+
+class TelemetryConfig(_Strict):
+    """What ranks report beyond the sums of an iteration."""
+
+    fingerprint_every: Annotated[int, Field(ge=0)] = 10
+    """Every so many iterations each rank digests its state, so that replicas that silently diverge are noticed.
+    0 switches it off."""
+
+
+class ScriptedFault(_Strict):
+    """A fault that a worker inflicts on itself at an exact point: a real SIGKILL or SIGSTOP of its own process, or on
+    the virtual clock a slower device."""
+
+    kind: Literal["kill", "freeze", "slow"]
+    factor: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
+    """Only `slow`: the device's speed p from then on, relative to its healthy one."""
+    for_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Only `slow`: for how long; 0 means for good."""
     rank: RankField
     iteration: Annotated[int, Field(ge=1)]
     """Counted from 1: `kill 3@15` strikes while the 15th optimizer step is being made."""
@@ -154,6 +180,8 @@ class JobSpec(_Strict):
     batch: BatchConfig = BatchConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     data: DataConfig = DataConfig()
+    clock: ClockConfig = ClockConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     faults: tuple[ScriptedFault, ...] = ()
     output_dir: str | None = None
@@ -171,6 +199,8 @@ class JobSpec(_Strict):
         for f in self.faults:
             if f.rank >= p.num_devices:
                 raise ValueError(f"faults: rank {f.rank} is not below tp*pp*dp = {p.num_devices}")
+            if f.kind == "slow" and not self.clock.virtual:
+                raise ValueError(f"faults: slow {f.rank}@{f.iteration} needs clock.virtual = true")
             if f.iteration > self.iterations:
                 raise ValueError(f"faults: iteration {f.iteration} is beyond iterations = {self.iterations}")
         return self

@@ -68,6 +68,15 @@ class StopNow(Wire):
     reason: Text = ""
 
 
+class SetSpeed(Wire):
+    """Testing, on the virtual clock: from now on this device computes at `factor` of its healthy speed."""
+
+    type: Literal["set_speed"] = "set_speed"
+    factor: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+    for_s: Seconds = 0.0
+    """For how long; 0 means for good."""
+
+
 # --- up: worker -> agent ------------------------------------------------------------------------------------------
 
 
@@ -154,6 +163,19 @@ class IterationCommitted(Wire):
     samples_once: Count
     redo_s: Seconds = 0.0
     """Only with `first_of_epoch`: from the end of the state move to this commit."""
+    unit_tokens: tuple[Count, ...] = ()
+    """Of every micro-batch that this rank executed, in the order of the forwards, as are the columns below."""
+    unit_sum_sq_len: tuple[Count, ...] = ()
+    unit_forward_s: tuple[Seconds, ...] = ()
+    unit_backward_s: tuple[Seconds, ...] = ()
+    """Whole, or both halves of a split backward together."""
+    unit_weight_s: tuple[Seconds, ...] = ()
+    """Split backward only: its weight half."""
+    fingerprints: dict[str, str] = Field(default_factory=dict)
+    """In some iterations: bucket of equal owners -> 64-bit digest of its slices' parameters and moments, in hex. Equal
+    on all owners of the bucket."""
+    virtual_clock: bool = False
+    """Compute seconds are those of a virtual device."""
 
 
 class Finished(Wire):
@@ -175,7 +197,9 @@ class Failed(Wire):
     error: Text
 
 
-DownFrame = Annotated[Configure | InstallPlan | AbortEpoch | FinishNow | StopNow, Field(discriminator="type")]
+DownFrame = Annotated[
+    Configure | InstallPlan | AbortEpoch | SetSpeed | FinishNow | StopNow, Field(discriminator="type")
+]
 UpFrame = Annotated[
     Hello
     | PlanHeld

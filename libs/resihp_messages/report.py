@@ -21,6 +21,15 @@ _COLUMNS = (
     "rss_bytes",
 )
 
+_OPTIONAL_COLUMNS = (
+    "unit_tokens",
+    "unit_sum_sq_len",
+    "unit_forward_s",
+    "unit_backward_s",
+    "unit_weight_s",
+    "fingerprints",
+)
+
 WorkerState = Literal["starting", "waiting", "rebuilding", "moving", "training", "finishing", "standby", "stopped"]
 
 
@@ -89,21 +98,26 @@ class IterationReport(Body):
     """Documents in the global batch."""
     samples_once: Count
     """Documents that the vote counted exactly once."""
+    unit_tokens: tuple[tuple[Count, ...], ...] = ()
+    """Per rank, of every micro-batch that it executed, in the order of the forwards, as are the columns below. Empty
+    from workers that do not say."""
+    unit_sum_sq_len: tuple[tuple[Count, ...], ...] = ()
+    unit_forward_s: tuple[tuple[Seconds, ...], ...] = ()
+    unit_backward_s: tuple[tuple[Seconds, ...], ...] = ()
+    """Whole, or both halves of a split backward together."""
+    unit_weight_s: tuple[tuple[Seconds, ...], ...] = ()
+    """Split backward only: its weight half; else each empty."""
+    fingerprints: tuple[dict[str, str], ...] = ()
+    """Per rank, in some iterations: bucket of equal owners -> 64-bit digest of its slices' state, in hex. Two ranks
+    that name the same bucket must name the same digest."""
+    virtual_clock: bool = False
+    """Compute seconds are those of virtual devices, not of the cores that did the work."""
 
     @model_validator(mode="after")
     def _columns(self) -> IterationReport:
         n = len(self.ranks)
-        for name in (
-            "step_s",
-            "forward_s",
-            "backward_s",
-            "tp_wait_s",
-            "pp_wait_s",
-            "dp_wait_s",
-            "tokens",
-            "sum_sq_len",
-            "rss_bytes",
-        ):
-            if len(getattr(self, name)) != n:
+        for name in (*_COLUMNS, *_OPTIONAL_COLUMNS):
+            optional = name in _OPTIONAL_COLUMNS
+            if len(getattr(self, name)) != n and not (optional and not getattr(self, name)):
                 raise ValueError(f"column {name} has {len(getattr(self, name))} entries for {n} ranks")
         return self

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from resihp_messages.envelope import Body, Kind
-from resihp_messages.ids import JsonObject, RankField, Text, Token
+from resihp_messages.ids import JsonObject, RankField, Seconds, Text, Token
 from resihp_messages.job import JobSpec
 
 
@@ -36,7 +38,11 @@ class RequestFault(_Request):
     schema_name: ClassVar[str] = "RequestFault.v1"
 
     rank: RankField
-    fault: Literal["kill", "freeze"]
+    fault: Literal["kill", "freeze", "slow"]
+    factor: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
+    """Only `slow` (virtual clock): the device's speed from then on, relative to its healthy one."""
+    for_s: Seconds = 0.0
+    """Only `slow`: for how long; 0 means for good."""
 
 
 class RequestStop(_Request):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import MappingProxyType
 
+from resihp_plan.edges import Place
 from resihp_plan.list_schedule import list_schedule
 from resihp_plan.operation import (
     MATCHING_SEND,
@@ -33,7 +34,7 @@ def program(plan: ParallelPlan) -> Program:
     closed_form = zb_h1 if plan.schedule is Schedule.ZB_H1 else one_f_one_b
     for a, replica in enumerate(plan.replicas):
         for s, stage in enumerate(replica.stages):
-            shared = mixed_ops[a, s] if a in mixed else tuple(closed_form(plan, a, s))
+            shared = mixed_ops[Place(a, s)] if a in mixed else tuple(closed_form(plan, a, s))
             ops.update(dict.fromkeys(stage.ranks, shared))
     return Program(MappingProxyType(ops))
 

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from resihp_cli import planning_app
-
 app = typer.Typer(
     name="resihp",
     help="Keeps hybrid-parallel PyTorch training running, in the same processes, when devices fail.",
@@ -22,7 +20,6 @@ inject_app = typer.Typer(no_args_is_help=True, help="Testing: inflict a fault on
 plan_app = typer.Typer(no_args_is_help=True, help="Show the plan of a job, or switch the job to another one, live.")
 app.add_typer(inject_app, name="inject")
 app.add_typer(plan_app, name="plan")
-planning_app.register(app, plan_app)
 
 Url = Annotated[str | None, typer.Option("--url", help="Gateway. Default: the newest local run.", metavar="URL")]
 Job = Annotated[str | None, typer.Option("--job", help="Job. Default: the only (or newest) one.")]
@@ -53,6 +50,17 @@ def demo(
     freeze: Annotated[
         list[str] | None, typer.Option("--freeze", metavar="RANK@K[:POINT]", help="SIGSTOP a rank in iteration K.")
     ] = None,
+    slow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slow",
+            metavar="RANK@KxP",
+            help="From iteration K on a rank computes at P of its speed; switches the virtual clock on.",
+        ),
+    ] = None,
+    virtual_clock: Annotated[
+        bool, typer.Option("--virtual-clock", help="Devices compute at a nominal speed, whatever the host.")
+    ] = False,
     switch: Annotated[
         list[str] | None, typer.Option("--switch", metavar="FILE@K", help="Ask for the plan in FILE after iteration K.")
     ] = None,
@@ -83,6 +91,8 @@ def demo(
             iterations=iterations,
             kill=kill or [],
             freeze=freeze or [],
+            slow=slow or [],
+            virtual_clock=virtual_clock,
             switch=switch or [],
             no_fault=no_fault,
             dtype=dtype,
@@ -179,6 +189,20 @@ def inject_kill(rank: Annotated[int, typer.Argument(min=0)], url: Url = None, jo
     from resihp_cli.commands.inject import run_inject
 
     raise typer.Exit(run_inject("kill", rank, url=url, job=job))
+
+
+@inject_app.command("slow", epilog="Example: resihp inject slow 5 0.5 --for 30")
+def inject_slow(
+    rank: Annotated[int, typer.Argument(min=0)],
+    factor: Annotated[float, typer.Argument(min=0.001, max=1.0, help="Speed from then on; 1 is healthy.")],
+    for_s: Annotated[float, typer.Option("--for", min=0.0, metavar="S", help="Seconds; 0: for good.")] = 0.0,
+    url: Url = None,
+    job: Job = None,
+) -> None:
+    """Slow the device of a rank. The job's clock must be virtual ([clock] virtual = true)."""
+    from resihp_cli.commands.inject import run_slow
+
+    raise typer.Exit(run_slow(rank, factor, for_s, url=url, job=job))
 
 
 @inject_app.command("freeze", epilog="Example: resihp inject freeze 5")

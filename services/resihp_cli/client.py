@@ -79,8 +79,9 @@ class GatewayClient:
     async def request_plan(self, job: str, plan: dict[str, Any], reason: str) -> Accepted:
         return await self._post(f"/jobs/{job}/plans", {"plan": plan, "reason": reason})
 
-    async def inflict(self, job: str, rank: int, fault: str) -> Accepted:
-        return await self._post(f"/jobs/{job}/faults", {"rank": rank, "fault": fault})
+    async def inflict(self, job: str, rank: int, fault: str, **details: float) -> Accepted:
+        """`details`: for `slow`, `factor` and `for_s`."""
+        return await self._post(f"/jobs/{job}/faults", {"rank": rank, "fault": fault, **details})
 
     async def stop(self, job: str, reason: str) -> Accepted:
         return await self._post(f"/jobs/{job}/stop", {"reason": reason})

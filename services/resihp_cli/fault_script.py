@@ -1,4 +1,4 @@
-"""Fault and switch scripts of the command line: `3@15`, `3@15:vote`, `plan.json@8`."""
+"""Fault and switch scripts of the command line: `3@15`, `3@15:vote`, `5@30x0.5`, `plan.json@8`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from resihp_cli.errors import CliError
 from resihp_messages import FaultPoint, ScriptedFault
 
 _FAULT = re.compile(r"(?P<rank>\d+)@(?P<iteration>\d+)(?::(?P<point>[a-z]+))?")
+
+_SLOW = re.compile(r"(?P<rank>\d+)@(?P<iteration>\d+)x(?P<factor>\d+(?:\.\d+)?|\.\d+)")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,23 @@ def parse_fault(kind: Literal["kill", "freeze"], text: str) -> ScriptedFault:
     if iteration < 1:
         raise CliError(f"--{kind} {text!r}: iterations are counted from 1")
     return ScriptedFault(kind=kind, rank=int(match["rank"]), iteration=iteration, point=FaultPoint(point))
+
+
+def parse_slow(text: str) -> ScriptedFault:
+    """`RANK@ITERATIONxSPEED` -> fault. Raises `CliError`.
+
+    >>> parse_slow("5@30x0.5").factor
+    0.5
+    """
+    match = _SLOW.fullmatch(text.strip())
+    if match is None:
+        raise CliError(f"--slow {text!r}: expected RANK@ITERATIONxSPEED, for example 5@30x0.5")
+    factor, iteration = float(match["factor"]), int(match["iteration"])
+    if not 0.0 < factor <= 1.0:
+        raise CliError(f"--slow {text!r}: the speed is above 0 and at most 1")
+    if iteration < 1:
+        raise CliError(f"--slow {text!r}: iterations are counted from 1")
+    return ScriptedFault(kind="slow", rank=int(match["rank"]), iteration=iteration, factor=factor)
 
 
 def parse_switch(text: str) -> Switch:

@@ -173,7 +173,11 @@ class FaultRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"rank": 3, "fault": "kill"}]})
 
     rank: Annotated[int, Field(ge=0, lt=1_000_000)]
-    fault: Literal["kill", "freeze"]
+    fault: Literal["kill", "freeze", "slow"]
+    factor: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
+    """Only `slow`: speed from then on, relative to the healthy device. The job's clock must be virtual."""
+    for_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Only `slow`: for how long; 0 means for good."""
 
 
 class PlanRequest(BaseModel):

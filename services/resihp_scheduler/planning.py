@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from resihp_messages import JobSpec
@@ -13,6 +13,7 @@ from resihp_plan import (
     CostModel,
     ModelSpec,
     ParallelPlan,
+    Schedule,
     Workload,
     describe_change,
     layout,
@@ -65,7 +66,8 @@ class JobPlanning:
         """The healthy plan. Raises `Infeasible`."""
         p = self.spec.parallel
         known = cluster or Cluster.of(p.num_devices)
-        return plan_initial(known, self.model, p.tp, p.pp, p.dp, self.workload.num_micro_batches)
+        plan = plan_initial(known, self.model, p.tp, p.pp, p.dp, self.workload.num_micro_batches)
+        return replace(plan, schedule=Schedule(p.schedule))
 
     def first(self, epoch: int) -> Choice:
         """The initial plan with its prediction."""

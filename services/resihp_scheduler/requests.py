@@ -72,7 +72,7 @@ def _not_running(job: str, situation: Situation | None) -> str:
 
 
 async def request_fault(term: Term, envelope: AnyEnvelope) -> Reply:
-    """Testing: have an agent kill or freeze a worker."""
+    """Testing: have an agent kill, freeze or slow a worker."""
     body = envelope.body
     assert isinstance(body, RequestFault)
     async with term.lock(envelope.job), term.transaction() as work:
@@ -83,6 +83,8 @@ async def request_fault(term: Term, envelope: AnyEnvelope) -> Reply:
             return refused(_not_running(envelope.job, situation))
         if body.rank not in situation.alive:
             return refused(f"rank {body.rank} is not alive; alive: {ranks_text(situation.alive)}")
+        if body.fault == "slow" and not situation.spec.clock.virtual:
+            return refused("a slow device needs a job with clock.virtual = true")
         device = situation.of_rank[body.rank]
         order = command.InflictFault(
             node=device.node,
@@ -90,6 +92,8 @@ async def request_fault(term: Term, envelope: AnyEnvelope) -> Reply:
             agent_incarnation=device.incarnation,
             rank=body.rank,
             fault=body.fault,
+            factor=body.factor,
+            for_s=body.for_s,
         )
         envelope_out = term.envelope(
             order, job=envelope.job, epoch=situation.newest_epoch, correlation_id=envelope.message_id

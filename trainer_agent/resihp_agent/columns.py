@@ -17,6 +17,12 @@ _COLUMNS = (
     "tokens",
     "sum_sq_len",
     "rss_bytes",
+    "unit_tokens",
+    "unit_sum_sq_len",
+    "unit_forward_s",
+    "unit_backward_s",
+    "unit_weight_s",
+    "fingerprints",
 )
 
 
@@ -67,5 +73,6 @@ class ReportColumns:
             global_tokens=max(row.global_tokens for row in rows),
             samples_expected=max(row.samples_expected for row in rows),
             samples_once=min(row.samples_once for row in rows),
+            virtual_clock=any(row.virtual_clock for row in rows),
         )
         return [(self._place[0], report)]

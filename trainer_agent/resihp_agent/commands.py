@@ -85,6 +85,9 @@ class CommandHandler:
                 self._supervisor.fence(job.workers[body.rank], body.reason)
             case command.InflictFault() if job is not None and body.rank in job.workers:
                 worker = job.workers[body.rank]
+                if body.fault == "slow":
+                    worker.link.send(link.SetSpeed(factor=body.factor, for_s=body.for_s))
+                    return
                 worker.page.mark_fault()
                 process.send_signal(worker.pid, signal.SIGKILL if body.fault == "kill" else signal.SIGSTOP)
             case command.FinishJob() if job is not None:

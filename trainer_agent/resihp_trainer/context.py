@@ -14,6 +14,7 @@ from resihp_messages.page import ProgressPage
 from resihp_plan import ModelSpec
 from resihp_trainer.comm.port import Communicator
 from resihp_trainer.corpus import Corpus
+from resihp_trainer.device import Device
 from resihp_trainer.faults import Faults
 from resihp_trainer.interpreter import Waits
 from resihp_trainer.watcher import Watcher
@@ -34,4 +35,5 @@ class Context:
     faults: Faults
     send: Callable[[UpFrame], None]
     waits: Waits
+    device: Device
     clock: Callable[[], float] = field(default=time.monotonic)

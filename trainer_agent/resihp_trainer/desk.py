@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from resihp_messages import link
-from resihp_messages.link import FinishNow, InstallPlan, StopNow
+from resihp_messages.link import FinishNow, InstallPlan, SetSpeed, StopNow
 from resihp_plan import ParallelPlan
 from resihp_trainer.accept import PlanUnusable, accept, base_plans
 from resihp_trainer.comm.port import EpochAborted
@@ -113,6 +113,8 @@ class Desk:
                 raise Stopped
             case FinishNow():
                 raise AllCommitted
+            case SetSpeed():
+                self._context.device.set_speed(order.factor, order.for_s)
             case InstallPlan():
                 return self._take_plan(order)
         return None

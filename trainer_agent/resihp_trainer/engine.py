@@ -20,6 +20,7 @@ from resihp_trainer.join import JoinRefused
 from resihp_trainer.memory import peak_rss_bytes, rss_bytes
 from resihp_trainer.result import write_shards
 from resihp_trainer.state import TrainingState
+from resihp_trainer.telemetry import telemetry
 
 
 class TrainingFailed(Exception):
@@ -135,6 +136,7 @@ class Engine:
                 samples_expected=step.outcome.samples_expected,
                 samples_once=step.outcome.samples_once,
                 redo_s=end - active.installed_at if first else 0.0,
+                **telemetry(context.spec, active, step),
             )
         )
         return step.outcome.next_epoch

@@ -1,4 +1,4 @@
-"""Scripted faults: a worker kills or freezes itself, for real, at a named point of an iteration."""
+"""Scripted faults: a worker kills, freezes or (on the virtual clock) slows itself at a named point of an iteration."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ class FaultMark(Protocol):
     def mark_fault(self) -> None: ...
 
 
+class Slowable(Protocol):
+    """What a slow fault slows (`device.Device`)."""
+
+    def set_speed(self, p: float, for_s: float = 0.0) -> None: ...
+
+
 class Faults:
     """The faults that a job file scripts for one rank. Each strikes once, also if its iteration is redone.
 
@@ -25,8 +31,11 @@ class Faults:
     victim's part may or may not have left, as in a real death.
     """
 
-    def __init__(self, script: Sequence[ScriptedFault], rank: int, page: FaultMark) -> None:
+    def __init__(
+        self, script: Sequence[ScriptedFault], rank: int, page: FaultMark, device: Slowable | None = None
+    ) -> None:
         self._page = page
+        self._device = device
         self._waiting = [fault for fault in script if fault.rank == rank]
 
     def due(self, point: FaultPoint, iteration: int) -> ScriptedFault | None:
@@ -43,5 +52,9 @@ class Faults:
         if fault is None:
             return
         self._waiting.remove(fault)
-        self._page.mark_fault()
+        if fault.kind == "slow":
+            assert self._device is not None  # workers have one
+            self._device.set_speed(fault.factor, fault.for_s)
+            return
+        self._page.mark_fault()  # only of what an agent has to notice: it dates the detection
         os.kill(os.getpid(), SIGNALS[fault.kind])

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch.nn.functional import linear
 
 from resihp_messages.link import InstallPlan
 from resihp_messages.page import PageState
-from resihp_plan import Bucket, Layout, Op, ParallelPlan, gradient_buckets, groups, layout, program
+from resihp_plan import Bucket, Layout, Op, ParallelPlan, Schedule, gradient_buckets, groups, layout, program
 from resihp_plan import group_name as group_name_of
 from resihp_plan.groups import GroupKind
 from resihp_trainer.comm.port import EpochGroups, Group
 from resihp_trainer.context import Context
+from resihp_trainer.device import VirtualClock
 from resihp_trainer.interpreter import Interpreter
 from resihp_trainer.join import Header, JoinRefused, conclude
-from resihp_trainer.model import Stage, TensorParallel
+from resihp_trainer.model import Stage, TensorParallel, WeightGradients
 from resihp_trainer.moves import Moved, move_state
 from resihp_trainer.pipeline import Pipeline
 from resihp_trainer.shards import ShardSet
@@ -128,6 +131,7 @@ def _interpreter(
     stage = plan.replicas[replica].stages[stage_index]
     tp_group = built[group_name_of(GroupKind.TP, stage.ranks)] if len(stage.ranks) > 1 else None
     leaves = {name: p.detach().requires_grad_() for name, p in held.parameters.items()}
+    later = WeightGradients() if plan.schedule is Schedule.ZB_H1 else None
     model = Stage(
         context.model,
         stage.layer_start,
@@ -135,6 +139,15 @@ def _interpreter(
         leaves,
         TensorParallel(tp_group, context.page.tick),
         held.vocab_start,
+        later.linear if later else linear,
     )
     pipeline = Pipeline(plan, context.rank, built, tp_group, context.model.hidden, context.dtype)
-    return Interpreter(model, pipeline, leaves, context.waits, context.page.operation, context.clock)
+
+    def pause(seconds: float) -> None:
+        context.communicator.check(plan.epoch)
+        context.page.tick()
+        time.sleep(seconds)
+
+    virtual = VirtualClock.of(context.spec.clock, context.device, context.model, plan, context.rank, pause)
+    page = context.page
+    return Interpreter(model, pipeline, leaves, context.waits, page.operation, context.clock, later, virtual)

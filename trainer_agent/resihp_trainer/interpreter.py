@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from resihp_plan import Op, OpKind
+from resihp_plan import MicroBatchWork, Op, OpKind
 from resihp_trainer.comm.port import WaitSeconds
-from resihp_trainer.model import MicroBatch, Stage
+from resihp_trainer.device import VirtualClock
+from resihp_trainer.model import MicroBatch, Product, Stage, WeightGradients, accumulate
 from resihp_trainer.pipeline import Pipeline
+
+Unit = tuple[int, int]
+"""(replica, micro-batch) of this rank's stage; of another replica if it is migrated."""
+
+
+BACKWARD_KINDS = (OpKind.BACKWARD, OpKind.BACKWARD_INPUT, OpKind.BACKWARD_WEIGHT)
 
 
 @dataclass
@@ -38,23 +46,79 @@ class Waits:
         self.tp_s = self.pp_s = self.dp_s = 0.0
 
 
+@dataclass(frozen=True)
+class Segment:
+    """One compute operation. Seconds are compute only: waits inside are subtracted."""
+
+    kind: OpKind
+    unit: Unit
+    tokens: int
+    sum_sq_len: int
+    seconds: float
+
+
 @dataclass
 class Work:
-    """What one iteration's program did on this rank. Seconds are compute only: waits inside are subtracted."""
+    """What one iteration's program did on this rank."""
 
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-    tokens: int = 0
-    sum_sq_len: int = 0
+    segments: list[Segment] = field(default_factory=list)
+    """In the order of their execution."""
     loss: float = 0.0
     """Summed over tokens; 0 on all but the last stage."""
-    finished: list[int] = field(default_factory=list)
+    finished: list[Unit] = field(default_factory=list)
     """Micro-batches whose loss this rank computed."""
+
+    def seconds(self, *kinds: OpKind) -> float:
+        return sum(s.seconds for s in self.segments if s.kind in kinds)
+
+    @property
+    def forwards(self) -> tuple[Segment, ...]:
+        """One per executed unit."""
+        return tuple(s for s in self.segments if s.kind is OpKind.FORWARD)
+
+    def by_unit(self, *kinds: OpKind) -> tuple[float, ...]:
+        """Seconds of these kinds for every unit, in the order of `forwards`; empty if nothing was of these kinds."""
+        spent: dict[Unit, float] = {}
+        for s in self.segments:
+            if s.kind in kinds:
+                spent[s.unit] = spent.get(s.unit, 0.0) + s.seconds
+        return tuple(spent[s.unit] for s in self.forwards) if spent else ()
+
+    @property
+    def forward_s(self) -> float:
+        return self.seconds(OpKind.FORWARD)
+
+    @property
+    def backward_s(self) -> float:
+        """Whole backwards, or both halves of split ones."""
+        return self.seconds(*BACKWARD_KINDS)
+
+    @property
+    def tokens(self) -> int:
+        return sum(s.tokens for s in self.forwards)
+
+    @property
+    def sum_sq_len(self) -> int:
+        return sum(s.sum_sq_len for s in self.forwards)
+
+
+@dataclass
+class _Open:
+    """Units under way on this rank."""
+
+    received: dict[Unit, Tensor] = field(default_factory=dict)
+    outputs: dict[Unit, Tensor] = field(default_factory=dict)
+    gradients: dict[Unit, Tensor] = field(default_factory=dict)
+    products: dict[Unit, tuple[Product, ...]] = field(default_factory=dict)
 
 
 @dataclass
 class Interpreter:
-    """Executes operations with one stage's model; gradients accumulate in `leaves`, autograd leaves over the shards."""
+    """Executes operations with one stage's model; gradients accumulate in `leaves`, autograd leaves over the shards.
+
+    A migrated unit of another replica is run like an own one: its gradients join this replica's sums, and the sum over
+    the replicas counts them once.
+    """
 
     stage: Stage
     pipeline: Pipeline
@@ -63,46 +127,25 @@ class Interpreter:
     operation: Callable[[], None]
     """Called after each operation: progress."""
     clock: Callable[[], float] = time.perf_counter
+    weight_gradients: WeightGradients | None = None
+    """With split backward: where the stage's linear layers leave their weight halves."""
+    virtual: VirtualClock | None = None
 
     def run(
-        self, ops: Sequence[Op], micro_batches: Sequence[MicroBatch], before_forward: Callable[[int], None]
+        self, ops: Sequence[Op], micro_batches: Mapping[Unit, MicroBatch], before_forward: Callable[[], None]
     ) -> Work:
-        """Run one iteration; micro-batches without tokens are skipped on every rank. `before_forward(micro_batch)` is
-        called in front of each forward. Raises what `Pending.wait` raises; the gradients are then to be dropped."""
-        work = Work()
-        received: dict[int, Tensor] = {}
-        outputs: dict[int, Tensor] = {}
-        gradients: dict[int, Tensor] = {}
+        """Run one iteration; micro-batches without tokens are skipped on every rank. `before_forward` is called in
+        front of each forward. Raises what `Pending.wait` raises; the gradients are then to be dropped."""
+        work, under_way = Work(), _Open()
         for leaf in self.leaves.values():
             leaf.grad = None
         for op in ops:
-            batch, m = micro_batches[op.micro_batch], op.micro_batch
-            if not batch.num_tokens:
-                continue
-            match op.kind:
-                case OpKind.RECV_ACT:
-                    assert op.peer is not None
-                    received[m] = self.pipeline.receive(batch.num_tokens, op.place, op.peer).requires_grad_()
-                case OpKind.FORWARD:
-                    before_forward(m)
-                    outputs[m] = self._forward(batch, received.get(m), work)
-                    if self.stage.is_last:
-                        work.loss += float(outputs[m].detach())
-                        work.finished.append(m)
-                case OpKind.SEND_ACT:
-                    assert op.peer is not None
-                    self.pipeline.send(outputs[m].detach(), op.place, op.peer)
-                case OpKind.RECV_GRAD:
-                    assert op.peer is not None
-                    gradients[m] = self.pipeline.receive(batch.num_tokens, op.place, op.peer)
-                case OpKind.BACKWARD:
-                    self._backward(outputs.pop(m), gradients.pop(m, None), work)
-                case OpKind.SEND_GRAD:
-                    assert op.peer is not None
-                    grad = received.pop(m).grad
-                    assert grad is not None
-                    self.pipeline.send(grad, op.place, op.peer)
-            self.operation()
+            unit = op.replica, op.micro_batch
+            if micro_batches[unit].num_tokens:
+                if op.kind is OpKind.FORWARD:
+                    before_forward()
+                self._execute(op, unit, micro_batches[unit], under_way, work)
+                self.operation()
         self.pipeline.finish()
         self.waits.update()
         return work
@@ -111,21 +154,48 @@ class Interpreter:
         """Gradient sums of the last run; zeros where nothing flowed (a replica without micro-batches)."""
         return {name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for name, leaf in self.leaves.items()}
 
-    def _forward(self, batch: MicroBatch, x_TD: Tensor | None, work: Work) -> Tensor:
-        self.waits.update()
-        start = self.clock()
-        out = self.stage.forward(batch, x_TD)
-        seconds = self.clock() - start
-        work.forward_s += max(0.0, seconds - self.waits.update())
-        work.tokens += batch.num_tokens
-        work.sum_sq_len += batch.sum_sq_len
-        return out
+    def _execute(self, op: Op, unit: Unit, batch: MicroBatch, under_way: _Open, work: Work) -> None:
+        if op.kind.is_compute:
+            with self._timed(op.kind, unit, batch, work):
+                self._compute(op.kind, unit, batch, under_way)
+            if op.kind is OpKind.FORWARD and self.stage.is_last:
+                work.loss += float(under_way.outputs[unit].detach())
+                work.finished.append(unit)
+            return
+        assert op.peer is not None
+        match op.kind:
+            case OpKind.RECV_ACT:
+                x_TD = self.pipeline.receive(batch.num_tokens, op.place, op.peer)
+                under_way.received[unit] = x_TD.requires_grad_()
+            case OpKind.SEND_ACT:
+                self.pipeline.send(under_way.outputs[unit].detach(), op.place, op.peer)
+            case OpKind.RECV_GRAD:
+                under_way.gradients[unit] = self.pipeline.receive(batch.num_tokens, op.place, op.peer)
+            case OpKind.SEND_GRAD:
+                grad = under_way.received.pop(unit).grad
+                assert grad is not None
+                self.pipeline.send(grad, op.place, op.peer)
 
-    def _backward(self, output: Tensor, gradient: Tensor | None, work: Work) -> None:
+    def _compute(self, kind: OpKind, unit: Unit, batch: MicroBatch, under_way: _Open) -> None:
+        if kind is OpKind.FORWARD:
+            under_way.outputs[unit] = self.stage.forward(batch, under_way.received.get(unit))
+        elif kind is OpKind.BACKWARD_WEIGHT:
+            accumulate(under_way.products.pop(unit))
+        else:
+            output, gradient = under_way.outputs.pop(unit), under_way.gradients.pop(unit, None)
+            # The gradient of sum(output * gradient) is `gradient`, exactly. Given to `backward` directly, torch would
+            # first import its symbolic shapes: 1.5 s without a sign of life and 30 MB.
+            torch.autograd.backward(output if gradient is None else torch.sum(output * gradient))
+            if self.weight_gradients is not None:
+                under_way.products[unit] = self.weight_gradients.take()
+
+    @contextmanager
+    def _timed(self, kind: OpKind, unit: Unit, batch: MicroBatch, work: Work) -> Iterator[None]:
+        """Note the segment; on a virtual clock wait until it has taken its time."""
         self.waits.update()
         start = self.clock()
-        # The gradient of sum(output * gradient) is `gradient`, exactly. Given to `backward` directly, torch would first
-        # import its symbolic shapes: 1.5 s without a sign of life and 30 MB.
-        torch.autograd.backward(output if gradient is None else torch.sum(output * gradient))
-        seconds = self.clock() - start
-        work.backward_s += max(0.0, seconds - self.waits.update())
+        yield
+        seconds = max(0.0, self.clock() - start - self.waits.update())
+        if self.virtual is not None:
+            seconds = self.virtual.pad(MicroBatchWork(batch.num_tokens, batch.sum_sq_len), kind, seconds)
+        work.segments.append(Segment(kind, unit, batch.num_tokens, batch.sum_sq_len, seconds))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from resihp_messages import FaultPoint
-from resihp_plan import slice_batch
+from resihp_plan import OpKind, slice_batch
 from resihp_trainer.context import Context
 from resihp_trainer.data import Batch, documents
 from resihp_trainer.gradients import Gradients, GradientSync
@@ -64,31 +64,35 @@ def run_iteration(context: Context, active: ActiveEpoch, state: TrainingState, p
 
 def _execute(context: Context, active: ActiveEpoch, batch: Batch) -> tuple[Work, list[int]]:
     """Run this rank's program; also returns the documents whose loss this rank answers for."""
-    strike_at = 0
-
-    def before_forward(micro_batch: int) -> None:
-        if micro_batch == strike_at:
-            context.faults.strike(FaultPoint.COMPUTE, batch.iteration)
-
     interpreter, position = active.interpreter, active.plan.position(context.rank)
     if interpreter is None or position is None:
-        before_forward(0)  # a standby rank dies here too
+        context.faults.strike(FaultPoint.COMPUTE, batch.iteration)  # a standby rank dies here too
         return Work(), []
-    replica, _, tp_index = position
     sliced = slice_batch(
         batch.documents,
         active.plan,
         context.model,
         tokens_per_micro_batch=context.spec.batch.tokens_per_micro_batch,
-    ).micro_batches[replica]
-    if not sliced:
-        before_forward(0)
-    strike_at = min(1, len(sliced) - 1)
-    work = interpreter.run(
-        active.ops, [MicroBatch.of([batch.texts[i] for i in docs]) for docs in sliced], before_forward
-    )
-    answers = tp_index == 0
-    return work, [i for m in work.finished for i in sliced[m]] if answers else []
+    ).micro_batches
+    units = {
+        (op.replica, op.micro_batch): MicroBatch.of([batch.texts[i] for i in sliced[op.replica][op.micro_batch]])
+        for op in active.ops
+        if op.kind is OpKind.FORWARD
+    }
+    # In the second forward if there is one: then some of the iteration's work is done and some is not.
+    countdown = min(2, sum(m.num_tokens > 0 for m in units.values()))
+
+    def before_forward() -> None:
+        nonlocal countdown
+        countdown -= 1
+        if countdown == 0:
+            context.faults.strike(FaultPoint.COMPUTE, batch.iteration)
+
+    if not countdown:
+        context.faults.strike(FaultPoint.COMPUTE, batch.iteration)
+    work = interpreter.run(active.ops, units, before_forward)
+    answers = position[2] == 0
+    return work, [i for a, m in work.finished for i in sliced[a][m]] if answers else []
 
 
 def _synchronise(context: Context, active: ActiveEpoch, iteration: int) -> Gradients:

@@ -14,9 +14,9 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Protocol
 
-from resihp_messages.link import AbortEpoch, Configure, DownFrame, FinishNow, InstallPlan, StopNow
+from resihp_messages.link import AbortEpoch, Configure, DownFrame, FinishNow, InstallPlan, SetSpeed, StopNow
 
-Order = Configure | InstallPlan | FinishNow | StopNow
+Order = Configure | InstallPlan | SetSpeed | FinishNow | StopNow
 """What the training thread has to act on."""
 
 

@@ -16,6 +16,7 @@ from resihp_messages.page import PageState, ProgressPage
 from resihp_trainer import allocator
 from resihp_trainer.comm.communicator import GlooCommunicator
 from resihp_trainer.context import Context
+from resihp_trainer.device import Device
 from resihp_trainer.engine import Engine, TrainingFailed
 from resihp_trainer.faults import Faults
 from resihp_trainer.interpreter import Waits
@@ -60,6 +61,7 @@ def _await_configuration(watcher: Watcher, page: ProgressPage) -> Configure:
 
 def _context(rank: int, configure: Configure, page: ProgressPage, watcher: Watcher, channel: Link) -> Context:
     spec = configure.spec
+    device = Device()
     communicator = GlooCommunicator(host=configure.comm_host, page=page, timeout_s=spec.timeouts.backend_s)
     watcher.attach(communicator)
     return Context(
@@ -71,7 +73,8 @@ def _context(rank: int, configure: Configure, page: ProgressPage, watcher: Watch
         page=page,
         communicator=communicator,
         watcher=watcher,
-        faults=Faults(spec.faults, rank, page),
+        faults=Faults(spec.faults, rank, page, device),
         send=channel.send,
         waits=Waits(communicator.take_waits),
+        device=device,
     )

@@ -12,7 +12,7 @@ from resihp_cli.client import GatewayClient
 from resihp_cli.commands.running import run as run_loop
 from resihp_cli.commands.training import TrainingRequest, console_for, train
 from resihp_cli.errors import CliError
-from resihp_cli.fault_script import parse_fault, parse_switch
+from resihp_cli.fault_script import parse_fault, parse_slow, parse_switch
 from resihp_cli.job_file import build, check_data
 from resihp_cli.run_folder import create
 from resihp_cli.supervisor import Supervisor, SupervisorOptions, deal_slots
@@ -64,6 +64,8 @@ def demo_spec(
     iterations: int,
     kill: list[str],
     freeze: list[str],
+    slow: list[str] | None = None,
+    virtual_clock: bool = False,
     no_fault: bool,
     dtype: str,
     tp: int,
@@ -75,8 +77,9 @@ def demo_spec(
 ) -> JobSpec:
     """The job of the options. Raises `CliError` that names the rule which they break."""
     faults = [parse_fault("kill", text) for text in kill] + [parse_fault("freeze", text) for text in freeze]
+    faults += [parse_slow(text) for text in slow or ()]
     if no_fault and faults:
-        raise CliError("--no-fault excludes --kill and --freeze")
+        raise CliError("--no-fault excludes --kill, --freeze and --slow")
     if not faults and not no_fault and not switched:
         faults = [parse_fault("kill", f"{min(3, tp * pp * dp - 1)}@{max(iterations // 2, 1)}")]
     return build(
@@ -88,6 +91,7 @@ def demo_spec(
             "parallel": {"tp": tp, "pp": pp, "dp": dp},
             "data": {"path": str(Path(data).absolute()) if data is not None else None},
             "faults": [f.model_dump(mode="json") for f in faults],
+            "clock": {"virtual": virtual_clock or bool(slow)},
         },
         origin="demo",
     )

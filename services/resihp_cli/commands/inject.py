@@ -11,6 +11,19 @@ def run_inject(fault: str, rank: int, *, url: str | None, job: str | None) -> in
     return run_loop(_inject(gateway_url(url), fault, rank, job))
 
 
+def run_slow(rank: int, factor: float, for_s: float, *, url: str | None, job: str | None) -> int:
+    return run_loop(_slow(gateway_url(url), rank, factor, for_s, job))
+
+
+async def _slow(url: str, rank: int, factor: float, for_s: float, job: str | None) -> int:
+    async with GatewayClient(url) as client:
+        found = await pick_job(client, job)
+        await client.inflict(found.job, rank, "slow", factor=factor, for_s=for_s)
+    how_long = f"for {for_s:g} s" if for_s else "for good"
+    print(f"{found.job}: the virtual device of rank {rank} will run at {factor:g} of its healthy speed {how_long}")
+    return 0
+
+
 async def _inject(url: str, fault: str, rank: int, job: str | None) -> int:
     async with GatewayClient(url) as client:
         found = await pick_job(client, job)

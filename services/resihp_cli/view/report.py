@@ -56,8 +56,9 @@ def _print_proof(console: Console, document: dict[str, Any]) -> None:
     console.print()
     rate, samples = document["throughput_tokens_per_s"], document["samples"]
     after = f" -> {rate['after']:,.0f} after" if rate["after"] else ""
+    clock = " (virtual clock)" if document["virtual_clock"] else ""
     if rate["before"]:
-        console.print(f"throughput   {rate['before']:,.0f} tokens/s before{after}", highlight=False)
+        console.print(f"throughput   {rate['before']:,.0f} tokens/s before{after}{clock}", highlight=False)
     lines = [
         ("iterations", f"{document['committed']} of {document['iterations']} committed"),
         (

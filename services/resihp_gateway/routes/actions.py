@@ -72,9 +72,9 @@ async def request_plan(
 
 @router.post("/jobs/{job}/faults", status_code=202)
 async def request_fault(job: JobName, request: FaultRequest, gateway: GatewayDep) -> Accepted:
-    """Testing: SIGKILL or SIGSTOP a worker."""
+    """Testing: SIGKILL or SIGSTOP a worker, or slow its device (on the virtual clock only: 409 otherwise)."""
     await gateway.require_job(job)
-    await gateway.ask(RequestFault(rank=request.rank, fault=request.fault), job=job)
+    await gateway.ask(RequestFault(**request.model_dump()), job=job)
     return Accepted(job=job)
 
 

@@ -21,7 +21,7 @@ from resihp_messages.link import (
     StopNow,
 )
 from resihp_messages.page import PageState
-from resihp_plan import ParallelPlan, ReplicaPlan
+from resihp_plan import Migration, ParallelPlan, ReplicaPlan, Schedule
 from support.trainer_cases import HEALTHY, assert_undisturbed, plan_without, replica, stage
 from support.trainer_job import TrainerJob
 from support.waiting import wait_for_blocking
@@ -57,6 +57,27 @@ def planned(layouts: Iterable[tuple[tuple[ReplicaPlan, ...], tuple[int, ...]]], 
     return [ParallelPlan(first_epoch + i, replicas, standby=standby) for i, (replicas, standby) in enumerate(layouts)]
 
 
+MIGRATIONS = (
+    Migration(0, 0, 0, 1),  # the first stage only: activations come back
+    Migration(0, 1, 1, 1),  # the last stage only: the executor answers for its documents
+    Migration(1, 0, 0, 0),  # a whole micro-batch, and units in both directions at once
+    Migration(1, 1, 0, 0),
+)
+NO_HEADS = (
+    replica(3, stage(0, 2, [0, 1, 2], [3, 3, 1]), stage(2, 4, [3])),
+    replica(3, stage(0, 2, [4, 5]), stage(2, 4, [6, 7], [9, 1])),
+)
+"""Ranks 2 and 7 hold MLP blocks only. Equal layers, unequal degrees: units migrate between TP 3 and TP 2."""
+ZB_H1 = Schedule.ZB_H1
+OTHER_PROGRAMS = (
+    ParallelPlan(2, HEALTHY.replicas, migrations=MIGRATIONS),
+    ParallelPlan(3, HEALTHY.replicas, schedule=ZB_H1),
+    ParallelPlan(4, NO_HEADS, migrations=MIGRATIONS, schedule=ZB_H1),
+    ParallelPlan(5, ONE_REPLICA, schedule=ZB_H1),
+    ParallelPlan(6, HEALTHY.replicas),
+)
+
+
 class Sequence:
     """Delivers the next planned plan as soon as the one before is in use."""
 
@@ -83,6 +104,27 @@ def test_changes_through_many_layouts(start_job: StartJob) -> None:
         assert {f.abort_s for _, f in installed} == {0.0}
     assert not job.all(EpochAborted)
     assert {hello.pid for _, hello in job.all(Hello)} == set(pids.values())
+    assert_undisturbed(job)
+
+
+def test_migrations_and_schedules_change_live(start_job: StartJob) -> None:
+    """Units executed elsewhere, split backward and members without heads, one after the other: equal parameters."""
+    job = start_job(36)
+    job.install(HEALTHY, "initial")
+    job.run(on_pump=Sequence(job, list(OTHER_PROGRAMS)))
+    assert job.plans == [HEALTHY, *OTHER_PROGRAMS]
+    assert not job.all(EpochAborted)
+    assert_undisturbed(job)
+
+
+def test_a_death_among_migrated_units(start_job: StartJob) -> None:
+    """The executor of foreign units dies: nothing of them is lost or counted twice."""
+    victim = {"kind": "kill", "rank": 4, "iteration": 2}
+    job = start_job(4, faults=[victim])
+    job.install(ParallelPlan(1, HEALTHY.replicas, migrations=MIGRATIONS, schedule=ZB_H1), "initial")
+    job.run(plan_without)
+    assert job.dead == {4: -signal.SIGKILL}
+    assert job.last_plan.schedule is ZB_H1
     assert_undisturbed(job)
 
 

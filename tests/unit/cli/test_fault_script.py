@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from resihp_cli.errors import CliError
-from resihp_cli.fault_script import Switch, parse_fault, parse_switch
+from resihp_cli.fault_script import Switch, parse_fault, parse_slow, parse_switch
 from resihp_messages import FaultPoint, ScriptedFault
 
 
@@ -50,3 +50,15 @@ def test_switch(tmp_path: Path) -> None:
 def test_wrong_switches(text: str, words: str) -> None:
     with pytest.raises(CliError, match=words):
         parse_switch(text)
+
+
+def test_slow_scripts() -> None:
+    fault = parse_slow("5@30x0.5")
+    assert (fault.kind, fault.rank, fault.iteration, fault.factor, fault.for_s) == ("slow", 5, 30, 0.5, 0.0)
+    assert parse_slow("0@1x.25").factor == 0.25
+
+
+@pytest.mark.parametrize("text", ["5@30", "5x0.5", "5@0x0.5", "5@3x0", "5@3x1.5", "a@3x0.5", "5@3x0.5:vote"])
+def test_bad_slow_scripts(text: str) -> None:
+    with pytest.raises(CliError, match="--slow"):
+        parse_slow(text)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from resihp_plan import GroupKind, GroupSpec, ModelSpec, ParallelPlan, layout
-from resihp_trainer.model import MicroBatch, Stage, TensorParallel, initial_tensor
+from resihp_trainer.model import MicroBatch, Stage, TensorParallel, WeightGradients, accumulate, initial_tensor
 from resihp_trainer.model.layers import rms_norm, rotary_tables, rotate
 from resihp_trainer.model.loss import cross_entropy_sum
 from resihp_trainer.shards import ShardSet, narrow
@@ -60,6 +60,38 @@ def test_any_tensor_split_equals_the_dense_model(weights: tuple[int, ...]) -> No
     norms = [n for n in dense if "norm" in n]
     for name in norms:  # replicated: the same bits on every member
         assert all(torch.equal(results[0][1][name], g[name]) for _, g in results.values())
+
+
+@pytest.mark.parametrize("weights", [(1,), (2, 1, 1), (5, 0, 1)])
+def test_split_backward_adds_up_to_the_whole_one(weights: tuple[int, ...]) -> None:
+    """The input half touches no weight of a linear layer; with the weight half the gradients are those of a whole
+    backward, also for a member without heads, and also as a sum over two micro-batches in another order."""
+    batches = micro_batch(), micro_batch((5, 9), seed=1)
+    plan = one_stage(weights)
+
+    def body(rank: int, groups: Mapping[str, ThreadGroup]) -> None:
+        whole = [loss_and_gradients(plan, rank, groups, batch, torch.float64)[1] for batch in batches]
+        held = ShardSet.initial(layout(plan, SPEC), rank, seed=1, dtype=torch.float64, tick=lambda: None)
+        leaves = {name: p.detach().requires_grad_() for name, p in held.parameters.items()}
+        later, tp = WeightGradients(), TensorParallel(groups.get("tp"))
+        model = Stage(SPEC, 0, SPEC.num_layers, leaves, tp, held.vocab_start, later.linear)
+        products = []
+        for batch in batches:
+            torch.autograd.backward(model.forward(batch, None))
+            products.append(later.take())
+        linear = {name for name in leaves if "norm" not in name and "embed" not in name}
+        assert {name for name, p in leaves.items() if p.grad is None} == linear
+        for left in reversed(products):
+            accumulate(left)
+        for name, p in leaves.items():  # a member without heads does not even multiply by its empty wk and wv
+            gradient = p.grad if p.numel() else torch.zeros_like(p)
+            torch.testing.assert_close(gradient, whole[0][name] + whole[1][name], rtol=0, atol=1e-12)
+
+    members = range(len(weights))
+    if len(weights) == 1:
+        body(0, {})
+    else:
+        run_ranks([GroupSpec("tp", GroupKind.TP, tuple(members))], body)
 
 
 def test_documents_do_not_see_each_other() -> None:

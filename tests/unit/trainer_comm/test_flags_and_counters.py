@@ -119,6 +119,26 @@ def test_a_group_of_one_does_everything_alone() -> None:
         group.all_reduce(x)
 
 
+class Slowed:
+    """Notes what was asked of it."""
+
+    def __init__(self) -> None:
+        self.speeds: list[tuple[float, float]] = []
+
+    def set_speed(self, p: float, for_s: float = 0.0) -> None:
+        self.speeds.append((p, for_s))
+
+
+def test_a_slow_fault_slows_the_device_once_and_dates_no_detection() -> None:
+    script = (ScriptedFault(kind="slow", rank=3, iteration=2, factor=0.5, for_s=4.0),)
+    marks, device = Marks(), Slowed()
+    faults = Faults(script, 3, marks, device)
+    for iteration in (1, 2, 2, 3):
+        faults.strike(FaultPoint.COMPUTE, iteration)
+    assert device.speeds == [(0.5, 4.0)]
+    assert marks.count == 0
+
+
 def test_a_fault_is_due_at_its_point_and_iteration_of_its_rank_only() -> None:
     script = (
         ScriptedFault(kind="kill", rank=3, iteration=5, point=FaultPoint.VOTE),

@@ -4,5 +4,14 @@ from resihp_trainer.model.decoder import Stage
 from resihp_trainer.model.initial import initial_tensor
 from resihp_trainer.model.micro_batch import MicroBatch
 from resihp_trainer.model.parallel import TensorParallel
+from resihp_trainer.model.split_backward import Product, WeightGradients, accumulate
 
-__all__ = ["MicroBatch", "Stage", "TensorParallel", "initial_tensor"]
+__all__ = [
+    "MicroBatch",
+    "Product",
+    "Stage",
+    "TensorParallel",
+    "WeightGradients",
+    "accumulate",
+    "initial_tensor",
+]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn import functional as fn
 
 from resihp_plan import ModelSpec
-from resihp_trainer.model.layers import attention, embed, mlp, rms_norm, rotary_tables
+from resihp_trainer.model.layers import Linear, attention, embed, mlp, rms_norm, rotary_tables
 from resihp_trainer.model.loss import cross_entropy_sum
 from resihp_trainer.model.micro_batch import MicroBatch
 from resihp_trainer.model.parallel import TensorParallel, enter
@@ -35,12 +35,14 @@ class Stage:
         parameters: Mapping[str, Tensor],
         tp: TensorParallel,
         vocab_start: int = 0,
+        linear: Linear = fn.linear,
     ) -> None:
         self._model = model
         self._layers = range(layer_start, layer_stop)
         self._parameters = parameters
         self._tp = tp
         self._vocab_start = vocab_start
+        self._linear = linear
         self.is_first = layer_start == 0
         self.is_last = layer_stop == model.num_layers
 
@@ -58,9 +60,10 @@ class Stage:
             attn = {w: p[f"{name}{w}.weight"] for w in _ATTENTION}
             gated = {w: p[f"{name}{w}.weight"] for w in _MLP}
             normed = rms_norm(x_TD, p[name + "attn_norm.weight"], model.norm_eps)
-            x_TD = x_TD + attention(normed, attn, micro_batch.lengths, rotary, model.head_dim, tp)
-            x_TD = x_TD + mlp(rms_norm(x_TD, p[name + "mlp_norm.weight"], model.norm_eps), gated, tp)
+            x_TD = x_TD + attention(normed, attn, micro_batch.lengths, rotary, model.head_dim, tp, self._linear)
+            x_TD = x_TD + mlp(rms_norm(x_TD, p[name + "mlp_norm.weight"], model.norm_eps), gated, tp, self._linear)
         if not self.is_last:
             return x_TD
         normed = enter(rms_norm(x_TD, p["norm.weight"], model.norm_eps), tp)
-        return cross_entropy_sum(linear(normed, p["head.weight"]), micro_batch.targets, self._vocab_start, tp)
+        logits_TV = self._linear(normed, p["head.weight"])
+        return cross_entropy_sum(logits_TV, micro_batch.targets, self._vocab_start, tp)

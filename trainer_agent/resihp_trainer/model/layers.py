@@ -6,13 +6,16 @@ MLP units, V local vocabulary entries. "Local" is this rank's shard; it may be e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as fn
 
 from resihp_trainer.model.parallel import TensorParallel, enter, leave
+
+Linear = Callable[[Tensor, Tensor], Tensor]
+"""`torch.nn.functional.linear`, or one that leaves the weight's gradient for later (`split_backward`)."""
 
 
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
@@ -41,15 +44,16 @@ def attention(
     rotary: tuple[Tensor, Tensor],
     head_dim: int,
     tp: TensorParallel,
+    linear: Linear = fn.linear,
 ) -> Tensor:
     """Grouped-query attention (Ainslie et al. 2023), causal inside each document: work grows with the sum of l^2.
 
     `weights`: wq [H*K, D], wk and wv [G*K, D], wo [D, H*K] of this rank. Returns the full sum over the group, [T, D].
     """
     x = enter(x_TD, tp)
-    q, k, v = (fn.linear(x, weights[name]) for name in ("wq", "wk", "wv"))
+    q, k, v = (linear(x, weights[name]) for name in ("wq", "wk", "wv"))
     if not weights["wq"].shape[0]:  # no head here: take part in the sum with nothing
-        return leave(fn.linear(q, weights["wo"]), tp)
+        return leave(linear(q, weights["wo"]), tp)
     q_THK, k_TGK, v_TGK = (t.view(len(t), -1, head_dim) for t in (q, k, v))
     q_THK, k_TGK = rotate(q_THK, rotary), rotate(k_TGK, rotary)
     sizes = list(lengths)
@@ -59,15 +63,13 @@ def attention(
         )[0].transpose(0, 1)
         for q, k, v in zip(*(torch.split(t, sizes) for t in (q_THK, k_TGK, v_TGK)), strict=True)
     ]
-    return leave(fn.linear(torch.cat(mixed).flatten(1), weights["wo"]), tp)
+    return leave(linear(torch.cat(mixed).flatten(1), weights["wo"]), tp)
 
 
-def mlp(x_TD: Tensor, weights: Mapping[str, Tensor], tp: TensorParallel) -> Tensor:
+def mlp(x_TD: Tensor, weights: Mapping[str, Tensor], tp: TensorParallel, linear: Linear = fn.linear) -> Tensor:
     """SwiGLU (Shazeer 2020): `w_gate`, `w_up` [F, D], `w_down` [D, F]. Returns the full sum over the group, [T, D]."""
     x = enter(x_TD, tp)
-    return leave(
-        fn.linear(fn.silu(fn.linear(x, weights["w_gate"])) * fn.linear(x, weights["w_up"]), weights["w_down"]), tp
-    )
+    return leave(linear(fn.silu(linear(x, weights["w_gate"])) * linear(x, weights["w_up"]), weights["w_down"]), tp)
 
 
 def embed(tokens_T: Tensor, weight_VD: Tensor, vocab_start: int, tp: TensorParallel) -> Tensor:
