@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from resihp_cli import planning_app
+
 app = typer.Typer(
     name="resihp",
     help="Keeps hybrid-parallel PyTorch training running, in the same processes, when devices fail.",
@@ -20,6 +22,7 @@ inject_app = typer.Typer(no_args_is_help=True, help="Testing: inflict a fault on
 plan_app = typer.Typer(no_args_is_help=True, help="Show the plan of a job, or switch the job to another one, live.")
 app.add_typer(inject_app, name="inject")
 app.add_typer(plan_app, name="plan")
+planning_app.register(app, plan_app)
 
 Url = Annotated[str | None, typer.Option("--url", help="Gateway. Default: the newest local run.", metavar="URL")]
 Job = Annotated[str | None, typer.Option("--job", help="Job. Default: the only (or newest) one.")]
