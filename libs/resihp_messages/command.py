@@ -9,6 +9,7 @@ from pydantic import Field
 from resihp_messages.envelope import Body, Kind
 from resihp_messages.ids import Count, Digest, JsonObject, RankField, Seconds, Text, Token
 from resihp_messages.job import JobSpec
+from resihp_messages.placement import NodeRanks
 
 
 class _Command(Body):
@@ -28,6 +29,8 @@ class StartWorkers(_Command):
 
     ranks: tuple[RankField, ...]
     spec: JobSpec
+    starts: tuple[Count, ...] = ()
+    """Which start of each rank this is; empty: the first (0) of all of them."""
 
 
 class ApplyPlan(_Command):
@@ -49,6 +52,8 @@ class ApplyPlan(_Command):
     store_address: Text
     """Rendezvous store of this epoch."""
     dead_ranks: tuple[RankField, ...] = ()
+    placement: tuple[NodeRanks, ...] = ()
+    """Node and start of every rank of the plan's world and of every dead rank."""
 
 
 class FenceWorker(_Command):

@@ -56,6 +56,8 @@ class WorkerExited(_Event):
     """From the worker's last sign of life to the agent's notice (an upper bound on the delay of detection)."""
     fenced: bool = False
     """True if the agent killed it itself because it was frozen."""
+    start: Count = 0
+    """Which start of the rank it was."""
 
 
 class WorkerStalled(_Event):

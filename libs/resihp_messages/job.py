@@ -143,6 +143,8 @@ class ScriptedFault(_Strict):
     iteration: Annotated[int, Field(ge=1)]
     """Counted from 1: `kill 3@15` strikes while the 15th optimizer step is being made."""
     point: FaultPoint = FaultPoint.COMPUTE
+    start: Annotated[int, Field(ge=0)] = 0
+    """Which start of the rank strikes: 0 is the worker that came with the job, 1 its first replacement."""
 
 
 class TimeoutConfig(_Strict):
@@ -184,6 +186,8 @@ class JobSpec(_Strict):
     telemetry: TelemetryConfig = TelemetryConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     faults: tuple[ScriptedFault, ...] = ()
+    rejoin: Literal["automatic", "manual"] = "automatic"
+    """Whether lost ranks are started again on their own when their node (or a new one) offers slots."""
     output_dir: str | None = None
     """Folder for the final shards (one safetensors file per rank); None keeps nothing."""
 

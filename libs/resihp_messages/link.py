@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from resihp_messages.codec import MAX_MESSAGE_BYTES, MalformedMessage, pack, unpack
 from resihp_messages.ids import Count, Digest, Finite, JsonObject, RankField, Seconds, Text, Token, Wire
 from resihp_messages.job import JobSpec
+from resihp_messages.placement import NodeRanks
 
 # --- down: agent -> worker ----------------------------------------------------------------------------------------
 
@@ -27,6 +28,8 @@ class Configure(Wire):
     node: Token
     comm_host: Text
     spec: JobSpec
+    start: Count = 0
+    """Which start of this rank this process is; later ones than the first (0) are replacements."""
 
 
 class InstallPlan(Wire):
@@ -41,6 +44,8 @@ class InstallPlan(Wire):
     base_plans: tuple[JsonObject, ...] = ()
     store_address: Text
     dead_ranks: tuple[RankField, ...] = ()
+    placement: tuple[NodeRanks, ...] = ()
+    """Node and start of every rank of the plan's world and of every dead rank; the same for all of them."""
 
 
 class AbortEpoch(Wire):
@@ -48,6 +53,8 @@ class AbortEpoch(Wire):
 
     type: Literal["abort_epoch"] = "abort_epoch"
     dead_ranks: tuple[RankField, ...]
+    starts: tuple[Count, ...] = ()
+    """Which start of each of `dead_ranks` is gone; empty: the first (0) of all of them."""
     epoch: Count = 0
     """With no dead ranks (broken link): abort this epoch if it is the current one."""
     noticed_s: Finite

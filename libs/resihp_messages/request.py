@@ -45,6 +45,14 @@ class RequestFault(_Request):
     """Only `slow`: for how long; 0 means for good."""
 
 
+class RequestRestart(_Request):
+    """Start the worker of a lost rank again; it joins the running job at a planned change."""
+
+    schema_name: ClassVar[str] = "RequestRestart.v1"
+
+    rank: RankField
+
+
 class RequestStop(_Request):
     """Stop a job."""
 

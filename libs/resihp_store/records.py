@@ -33,10 +33,13 @@ class DeviceState(StrEnum):
     """Healthy, without work in the current plan."""
     FINISHED = "finished"
     LOST = "lost"
+    RETURNING = "returning"
+    """It was lost; its worker is being started again and is in no plan yet."""
 
     @property
     def alive(self) -> bool:
-        return self is not DeviceState.LOST
+        """Whether it can be in a plan."""
+        return self not in (DeviceState.LOST, DeviceState.RETURNING)
 
 
 class NodeState(StrEnum):
@@ -99,6 +102,8 @@ class DeviceRecord:
     result: Json | None
     """The `WorkerFinished` body of a finished rank (`committed`, `samples_once`, `peak_rss_bytes`, ...)."""
     changed_at: datetime
+    start: int = 0
+    """How many workers the rank had before its present one."""
 
 
 @dataclass(frozen=True)

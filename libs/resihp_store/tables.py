@@ -111,6 +111,7 @@ devices = Table(
     Column("pid", BigInteger),
     Column("result", _Json),  # the worker's last word, see records.DeviceRecord
     Column("changed_at", UtcDateTime, nullable=False),
+    Column("start", Integer, nullable=False, default=0, server_default="0"),
     Index(None, "node"),
 )
 

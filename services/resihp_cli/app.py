@@ -67,6 +67,18 @@ def demo(
     switch: Annotated[
         list[str] | None, typer.Option("--switch", metavar="FILE@K", help="Ask for the plan in FILE after iteration K.")
     ] = None,
+    rejoin: Annotated[
+        list[str] | None,
+        typer.Option("--rejoin", metavar="RANK@K", help="Start a lost rank again after iteration K; it joins the job."),
+    ] = None,
+    kill_agent: Annotated[
+        list[str] | None,
+        typer.Option("--kill-agent", metavar="AGENT@K", help="SIGKILL an agent and its workers after iteration K."),
+    ] = None,
+    rejoin_agent: Annotated[
+        list[str] | None,
+        typer.Option("--rejoin-agent", metavar="AGENT@K", help="Start a killed agent again after iteration K."),
+    ] = None,
     no_fault: Annotated[bool, typer.Option("--no-fault", help="Train without any fault.")] = False,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel degree.")] = 2,
@@ -97,6 +109,9 @@ def demo(
             slow=slow or [],
             virtual_clock=virtual_clock,
             switch=switch or [],
+            rejoin=rejoin or [],
+            kill_agent=kill_agent or [],
+            rejoin_agent=rejoin_agent or [],
             no_fault=no_fault,
             dtype=dtype,
             tp=tp,
@@ -214,6 +229,14 @@ def inject_freeze(rank: Annotated[int, typer.Argument(min=0)], url: Url = None, 
     from resihp_cli.commands.inject import run_inject
 
     raise typer.Exit(run_inject("freeze", rank, url=url, job=job))
+
+
+@inject_app.command("restart", epilog="Example: resihp inject restart 3")
+def inject_restart(rank: Annotated[int, typer.Argument(min=0)], url: Url = None, job: Job = None) -> None:
+    """Start the worker of a lost rank again; it joins the running job."""
+    from resihp_cli.commands.inject import run_restart
+
+    raise typer.Exit(run_restart(rank, url=url, job=job))
 
 
 @plan_app.command("show", epilog="Example: resihp plan show --json > plan.json")

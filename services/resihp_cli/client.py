@@ -83,6 +83,9 @@ class GatewayClient:
         """`details`: for `slow`, `factor` and `for_s`."""
         return await self._post(f"/jobs/{job}/faults", {"rank": rank, "fault": fault, **details})
 
+    async def restart(self, job: str, rank: int) -> Accepted:
+        return await self._post(f"/jobs/{job}/restarts", {"rank": rank})
+
     async def stop(self, job: str, reason: str) -> Accepted:
         return await self._post(f"/jobs/{job}/stop", {"reason": reason})
 

@@ -23,6 +23,41 @@ class Switch:
     iteration: int
 
 
+@dataclass(frozen=True)
+class Rejoin:
+    """Start the lost `rank` again as soon as `iteration` iterations are committed."""
+
+    rank: int
+    iteration: int
+
+
+@dataclass(frozen=True)
+class NodeStep:
+    """Kill a local agent with everything that it started, or start it again, after `iteration` iterations."""
+
+    kind: Literal["kill", "start"]
+    agent: int
+    iteration: int
+
+
+def parse_rejoin(text: str) -> Rejoin:
+    """`RANK@ITERATION` -> rejoin. Raises `CliError`."""
+    return Rejoin(*_number_at(text, "--rejoin", "RANK"))
+
+
+def parse_node_step(kind: Literal["kill", "start"], text: str) -> NodeStep:
+    """`AGENT@ITERATION` -> step. Raises `CliError`."""
+    option = "--kill-agent" if kind == "kill" else "--rejoin-agent"
+    return NodeStep(kind, *_number_at(text, option, "AGENT"))
+
+
+def _number_at(text: str, option: str, what: str) -> tuple[int, int]:
+    match = _FAULT.fullmatch(text.strip())
+    if match is None or match["point"]:
+        raise CliError(f"{option} {text!r}: expected {what}@ITERATION, for example 1@25")
+    return int(match["rank"]), int(match["iteration"])
+
+
 def parse_fault(kind: Literal["kill", "freeze"], text: str) -> ScriptedFault:
     """`RANK@ITERATION[:POINT]` -> fault. Raises `CliError` that names the form or the points.
 

@@ -35,6 +35,8 @@ class RunFacts:
     iterations: Sequence[IterationView]
     probe: WorkerProbe
     switches_asked: int = 0
+    steps_left: tuple[str, ...] = ()
+    """Scripted steps that were not taken."""
     parity: dict[str, Any] | None = None
     """Answer of `resihp_trainer.verify`; None if it was not asked for."""
     parity_asked: bool = False
@@ -53,7 +55,8 @@ def judge(facts: RunFacts) -> Outcome:
     """Facts -> numbers and verdict."""
     samples = count_samples(facts.iterations, facts.job)
     applied = [r for r in facts.reconfigurations if r.status == "applied"]
-    survivors = [d.rank for d in facts.devices if d.state != "lost"]
+    survivors = [d.rank for d in facts.devices if d.state != "lost" and d.start == 0]
+    returned = [d.rank for d in facts.devices if d.state != "lost" and d.start > 0]
     unchanged = facts.probe.unchanged(survivors, since_iteration=_must_be_seen_at(facts))
     before, after = throughput(facts.iterations)
     document: dict[str, Any] = {
@@ -64,6 +67,7 @@ def judge(facts: RunFacts) -> Outcome:
         "dtype": facts.spec.dtype,
         "survivor_pids_unchanged": unchanged,
         "survivors": survivors,
+        "returned": returned,
         "epochs": epochs(facts.plans, facts.iterations),
         "recoveries": [_recovery(r, facts.incidents) for r in applied if r.mode == "recovery"],
         "planned_changes": [_change(r) for r in applied if r.mode == "planned"],
@@ -108,6 +112,7 @@ def _failures(facts: RunFacts, document: dict[str, Any]) -> list[str]:
     ]
     if len(document["planned_changes"]) < facts.switches_asked:
         found.append(f"{len(document['planned_changes'])} of {facts.switches_asked} planned changes were applied")
+    found += [f"the job ended before this step of the script: {step}" for step in facts.steps_left]
     if facts.parity_asked:
         found += _parity_failures(facts)
     return found

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from resihp_cli.errors import CliError
 
 _PR_SET_PDEATHSIG = 1
@@ -54,6 +56,23 @@ class SupervisedProcess:
         self._stopping = False
         self._failure: CliError | None = None
         self._ever_ready = False
+        self._may_run = asyncio.Event()
+        self._may_run.set()
+
+    def strike_down(self) -> None:
+        """SIGKILL the process and all that it started, as if the machine had failed; it stays down until `release`."""
+        self._may_run.clear()
+        if self.pid is None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.pid)
+            for victim in (process, *process.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    victim.kill()
+
+    def release(self) -> None:
+        """Let a process that was struck down start again."""
+        self._may_run.set()
 
     async def start(self, *, timeout_s: float) -> None:
         """Start and wait until ready. Raises `CliError` with the process' last words if it fails or takes too long."""
@@ -109,6 +128,9 @@ class SupervisedProcess:
                 return
             if loop.time() - started > STABLE_AFTER_S:
                 backoff_s = FIRST_BACKOFF_S
+            if not self._may_run.is_set():
+                await self._may_run.wait()
+                continue
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
             self.restarts += 1

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from resihp_cli.errors import CliError
+from resihp_cli.fault_script import NodeStep
 from resihp_cli.process import ProcessSpec, SupervisedProcess
 from resihp_cli.run_folder import RunFolder, RunInfo, publish_latest
 from resihp_cli.topology import Addresses, agents, check_bus, listen, migrate, nats, services
@@ -131,6 +132,14 @@ class Supervisor:
         assert self._info is not None
         self._info = replace(self._info, job=job)
         self.publish()
+
+    async def act_on_node(self, step: NodeStep) -> None:
+        """Kill the agent `n<step.agent>` and all its children at once, and keep it down; or start it again."""
+        agent = next(p for p in self._processes if p.spec.name == f"agent-n{step.agent}")
+        if step.kind == "kill":
+            agent.strike_down()
+        else:
+            agent.release()
 
     async def stop(self) -> None:
         """Stop everything, last started first, the agents before the services. Idempotent."""

@@ -58,6 +58,7 @@ def of_exit(observation: AnyEnvelope, exited: event.WorkerExited, stalled: event
         "iteration": exited.iteration,
         "detect_s": exited.detect_s,
         "fenced": exited.fenced,
+        "start": exited.start,
     }
     if stalled is not None:
         evidence |= {"stalled_s": stalled.stalled_s, "process_state": stalled.process_state}

@@ -69,10 +69,12 @@ class DeviceView(_View):
     node: str
     slot: int
     state: str
-    """healthy, lost, standby."""
+    """starting, healthy, standby, lost, returning, finished."""
     p: float
     """Throughput relative to its own healthy peak; 0 is fail-stop."""
     pid: int | None = None
+    start: int = 0
+    """How many workers the rank had before its present one."""
     position: Position | None = None
     worker_state: str | None = None
     """From the newest beat: starting, waiting, rebuilding, moving, training, finishing, standby, stopped."""
@@ -178,6 +180,14 @@ class FaultRequest(BaseModel):
     """Only `slow`: speed from then on, relative to the healthy device. The job's clock must be virtual."""
     for_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Only `slow`: for how long; 0 means for good."""
+
+
+class RestartRequest(BaseModel):
+    """Start the worker of a lost rank again."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"rank": 3}]})
+
+    rank: Annotated[int, Field(ge=0, lt=1_000_000)]
 
 
 class PlanRequest(BaseModel):

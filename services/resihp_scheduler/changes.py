@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from resihp_messages import command, event, new_id
+from resihp_messages.placement import NodeRanks
 from resihp_plan import ParallelPlan
 from resihp_scheduler.planning import Choice
 from resihp_scheduler.situation import Situation
@@ -92,6 +93,7 @@ async def _send_plan(
     store_address = situation.nodes[situation.of_rank[plan.world[0]].node].store_address
     document: dict[str, Any] = plan.to_dict()
     bases = tuple(dict(base.plan) for base in situation.bases)
+    placement = _placement(situation, {*plan.world, *situation.lost})
     for node, devices in nodes.items():
         body = command.ApplyPlan(
             node=node,
@@ -104,11 +106,23 @@ async def _send_plan(
             base_plans=bases,
             store_address=store_address,
             dead_ranks=tuple(sorted(situation.lost)),
+            placement=placement,
         )
         envelope = term.envelope(
             body, job=situation.name, epoch=plan.epoch, correlation_id=cause.correlation_id or identifier
         )
         await work.send(envelope, detail=node)
+
+
+def _placement(situation: Situation, ranks: Iterable[int]) -> tuple[NodeRanks, ...]:
+    return tuple(
+        NodeRanks(
+            node=node,
+            ranks=tuple(d.rank for d in devices),
+            starts=tuple(d.start for d in devices) if any(d.start for d in devices) else (),
+        )
+        for node, devices in situation.nodes_of(ranks).items()
+    )
 
 
 async def supersede(term: Term, work: UnitOfWork, change: ReconfigurationRecord, *, by: str, reason: str) -> None:

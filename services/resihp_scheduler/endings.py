@@ -23,6 +23,7 @@ async def finish(term: Term, work: UnitOfWork, situation: Situation, results: It
     await work.set_committed(situation.name, committed)
     await work.set_job(situation.name, JobState.FINISHED, **counts, final_loss=loss)
     body = event.JobFinished(iterations=situation.spec.iterations, committed=committed, final_loss=loss, **counts)
+    await _stop(term, work, situation, situation.returning, "the job finished")
     await _close_all(term, work, situation, "the job finished")
     await changes.publish(term, work, body, job=situation.name, epoch=situation.newest_epoch)
     await place_waiting(term, work)
@@ -34,14 +35,18 @@ async def fail(
     """End the job now: its workers are stopped, what it has written so far is kept."""
     await work.set_job(situation.name, state, reason=reason)
     await _close_all(term, work, situation, reason)
-    for node, devices in situation.nodes_of(situation.alive).items():
+    await _stop(term, work, situation, situation.alive | situation.returning, reason)
+    failed = event.JobFailed(reason=reason[:4096])
+    await changes.publish(term, work, failed, job=situation.name, epoch=situation.newest_epoch)
+    await place_waiting(term, work)
+
+
+async def _stop(term: Term, work: UnitOfWork, situation: Situation, ranks: Iterable[int], reason: str) -> None:
+    for node, devices in situation.nodes_of(ranks).items():
         stop = command.StopJob(
             node=node, token=term.token, agent_incarnation=devices[0].incarnation, reason=reason[:4096]
         )
         await work.send(_to_node(term, situation, stop), detail=node)
-    failed = event.JobFailed(reason=reason[:4096])
-    await changes.publish(term, work, failed, job=situation.name, epoch=situation.newest_epoch)
-    await place_waiting(term, work)
 
 
 async def finish_rest(term: Term, work: UnitOfWork, situation: Situation, ranks: Iterable[int]) -> None:

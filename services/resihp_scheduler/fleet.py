@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from resihp_bus import Ack, Outcome
 from resihp_messages import AnyEnvelope, event
-from resihp_scheduler import losses
+from resihp_scheduler import losses, returns
 from resihp_scheduler.submission import place_waiting
 from resihp_scheduler.term import Term
 from resihp_store import NodeRecord, NodeState, queries
@@ -31,6 +31,8 @@ async def node_joined(term: Term, envelope: AnyEnvelope, body: event.NodeJoined)
                 changed_at=work.now,
             )
         )
+    await returns.welcome_all(term)  # running jobs first: they lost what others only wait for
+    async with term.transaction() as work:
         await place_waiting(term, work)
     return Ack()
 

@@ -16,6 +16,7 @@ from resihp_scheduler.progress import begin_if_started
 from resihp_scheduler.relay import Relay
 from resihp_scheduler.reports import Reports
 from resihp_scheduler.requests import VERBS, responder
+from resihp_scheduler.returns import grow, welcome_all
 from resihp_scheduler.routing import handler
 from resihp_scheduler.settings import SchedulerSettings
 from resihp_scheduler.submission import place_waiting
@@ -218,9 +219,13 @@ class _Serving:
             await place_waiting(term, work)
         async with term.store.read() as connection:
             starting = await queries.jobs(connection, states=[JobState.STARTING])
+            running = await queries.jobs(connection, states=[JobState.RUNNING])
         for job in starting:
             async with term.lock(job.job):
                 await begin_if_started(term, job.job)
+        await welcome_all(term)
+        for job in running:
+            await grow(term, job.job)
 
     async def _housekeeping(self) -> None:
         """Forget old messages, now and then."""

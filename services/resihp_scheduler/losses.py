@@ -11,7 +11,7 @@ import structlog
 
 from resihp_bus import Ack, Outcome
 from resihp_messages import FLEET, AnyEnvelope, event, new_id
-from resihp_scheduler import changes, endings
+from resihp_scheduler import changes, endings, returns
 from resihp_scheduler.changes import Cause
 from resihp_scheduler.planning import Choice, JobPlanning, NoPlan, in_thread
 from resihp_scheduler.situation import Situation, load, ranks_text
@@ -102,6 +102,8 @@ async def devices_lost(
         await work.record_event(envelope)
         if isinstance(body, event.NodeLost):
             await _mark_node(work, body, envelope.job)
+    if isinstance(body, event.NodeLost):  # its agent may be back already, or there is room elsewhere
+        await returns.welcome_all(term)
     return Ack()
 
 
@@ -152,7 +154,7 @@ async def _lose(term: Term, fault: Fault, envelope: AnyEnvelope) -> None:
             log.info("verdict changes nothing", job=fault.job, fault=fault.kind, ranks=sorted(fault.ranks))
             return
         after = before.without(new)
-        answer = await _answer(term, after)
+        answer = await _answer(term, after, new)
         plan_s = term.clock.monotonic() - received_s
         term.metrics.planning_s.observe(plan_s)
         async with term.transaction() as work:
@@ -165,16 +167,17 @@ async def _lose(term: Term, fault: Fault, envelope: AnyEnvelope) -> None:
 
 
 def _concerned(fault: Fault, situation: Situation) -> Iterator[int]:
-    """Living ranks that the fault is about. One that was started by a later start of the agent is not."""
-    start = fault.evidence.get("incarnation")
-    for rank in fault.ranks & situation.alive:
-        if start in (None, situation.of_rank[rank].incarnation):
+    """Living ranks that the fault is about. A worker of a later start of the agent, or of the rank, is another one."""
+    incarnation, start = fault.evidence.get("incarnation"), fault.evidence.get("start")
+    for rank in fault.ranks & (situation.alive | situation.returning):
+        device = situation.of_rank[rank]
+        if incarnation in (None, device.incarnation) and start in (None, device.start):
             yield rank
 
 
-async def _answer(term: Term, after: Situation) -> Choice | NoPlan | None:
+async def _answer(term: Term, after: Situation, lost: frozenset[int]) -> Choice | NoPlan | None:
     """What to do without the lost devices; None: nothing but wait for the others."""
-    if after.finished:
+    if after.finished or _were_spare(after, lost):
         return None
     if not after.alive:
         return NoPlan("no device is left")
@@ -182,6 +185,11 @@ async def _answer(term: Term, after: Situation) -> Choice | NoPlan | None:
         return None
     planning, clock = JobPlanning(after.spec), term.clock.monotonic
     return await in_thread(lambda: planning.after_loss(after, after.alive, clock), term.settings.plan_deadline_s)
+
+
+def _were_spare(after: Situation, lost: frozenset[int]) -> bool:
+    """Whether the job runs without them anyway: they had come back and were in no plan yet."""
+    return after.job.state is JobState.RUNNING and not lost & after.planned
 
 
 async def _respond(
@@ -208,6 +216,8 @@ async def _respond(
             await start_running(term, work, after, answer)
     elif after.finished:
         await _finish_without(term, work, after)
+    elif _were_spare(after, fault.ranks):
+        await work.close_incident(incident.id, "they were in no plan")
 
 
 async def _finish_without(term: Term, work: UnitOfWork, after: Situation) -> None:

@@ -24,6 +24,8 @@ from resihp_plan.planner import Decision, Infeasible, plan_after_loss, plan_init
 from resihp_scheduler.situation import Situation
 
 T = TypeVar("T")
+MIN_GAIN = 0.01
+"""A larger plan that is predicted to be faster by less than this is not worth a change of layout."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,45 @@ class JobPlanning:
         except ValueError as error:  # a plan that breaks a rule: better a clear end than survivors that wait in vain
             return NoPlan(f"planning failed: {error}")
         return _choice(decision)
+
+    def growth(self, situation: Situation, clock: Callable[[], float]) -> Choice | NoPlan:
+        """A plan for all devices that are alive, some of which are in no plan yet. With all of the job's devices: its
+        initial layout; else the best one for those that are there, seen from the initial layout. If that is not faster
+        than the plan in force, the new devices stand by."""
+        healthy, old, epoch = self.initial(), situation.plan_in_force(), situation.newest_epoch + 1
+        try:
+            if situation.alive == set(healthy.world):
+                wanted = healthy.with_epoch(epoch)
+            else:
+                decision = plan_after_loss(
+                    healthy,
+                    self.model,
+                    situation.cluster,
+                    situation.alive,
+                    self.workload,
+                    clock=clock,
+                    cost=self.cost,
+                    state_plan=old,
+                    epoch=epoch,
+                )
+                wanted = decision.plan
+        except (Infeasible, ValueError) as error:
+            return NoPlan(str(error))
+        new = tuple(sorted(situation.alive - set(old.world)))
+        waiting = replace(old, epoch=epoch, standby=tuple(sorted({*old.standby, *new})))
+        best, kept = (predict(p, self.workload, self.cost).tokens_per_s for p in (wanted, waiting))
+        plan, name = (wanted, "all devices work") if best > kept * (1 + MIN_GAIN) else (waiting, "they stand by")
+        if plan is wanted and wanted.standby:
+            name = "they are used"
+        return Choice(
+            plan=plan,
+            reason=f"{name}, predicted {max(best, kept):.0f} tokens/s instead of {kept:.0f}",
+            difference=describe_change(old, plan),
+            predicted_tokens_per_s=best if plan is wanted else kept,
+            bound_tokens_per_s=predict(healthy, self.workload, self.cost).tokens_per_s
+            * len(situation.alive)
+            / len(healthy.world),
+        )
 
     def _complete(self, plan: ParallelPlan, alive: Collection[int]) -> bool:
         """Whether every slice has a live holder in this layout."""

@@ -9,7 +9,7 @@ import structlog
 from resihp_bus import Ack, Outcome
 from resihp_messages import AnyEnvelope, ack
 from resihp_plan import ParallelPlan
-from resihp_scheduler import changes, endings, phases
+from resihp_scheduler import changes, endings, phases, returns
 from resihp_scheduler.changes import Cause
 from resihp_scheduler.losses import same_layout, start_running
 from resihp_scheduler.planning import Choice, JobPlanning, NoPlan, in_thread
@@ -30,7 +30,7 @@ A = TypeVar("A", ack.PlanApplied, ack.IterationResumed)
 
 
 async def workers_started(term: Term, envelope: AnyEnvelope, body: ack.WorkersStarted) -> Outcome:
-    """When the last node's workers are up, the first plan goes out."""
+    """When the last node's workers are up, the first plan goes out; later ones are taken into the plan."""
     async with term.lock(envelope.job):
         async with term.transaction() as work:
             if not await work.claim(envelope.message_id):
@@ -40,10 +40,17 @@ async def workers_started(term: Term, envelope: AnyEnvelope, body: ack.WorkersSt
                 return Ack()
             for rank, pid in zip(body.ranks, body.pids, strict=True):
                 device = situation.of_rank.get(rank)
-                if device is not None and device.state is DeviceState.STARTING and device.node == body.node:
-                    await work.set_devices(envelope.job, [rank], DeviceState.HEALTHY, pid=pid)
+                if device is None or (device.node, device.incarnation) != (body.node, envelope.incarnation):
+                    continue
+                if (state := _UP.get(device.state)) is not None:
+                    await work.set_devices(envelope.job, [rank], state, pid=pid)
         await begin_if_started(term, envelope.job)
+    await returns.grow(term, envelope.job)
     return Ack()
+
+
+_UP = {DeviceState.STARTING: DeviceState.HEALTHY, DeviceState.RETURNING: DeviceState.STANDBY}
+"""What becomes of a device whose worker says hello."""
 
 
 async def begin_if_started(term: Term, job: str) -> None:
@@ -84,24 +91,28 @@ async def plan_acknowledged(
             return Ack()
         name = type(body).schema_name.partition(".")[0]
         await work.add_ack(AckRecord(change.id, body.node, name, body.model_dump(mode="json")))
-        await _complete(term, work, change)
+        applied = await _complete(term, work, change)
+    if applied:
+        await returns.welcome(term, envelope.job)
+        await returns.grow(term, envelope.job)
     return Ack()
 
 
-async def _complete(term: Term, work: UnitOfWork, change: ReconfigurationRecord) -> None:
+async def _complete(term: Term, work: UnitOfWork, change: ReconfigurationRecord) -> bool:
+    """Whether this was the last acknowledgement that the change needed."""
     situation = await load(work.connection, change.job)
     plan = await _plan_of(work, change)
     if situation is None or plan is None:
-        return
+        return False
     nodes = set(situation.nodes_of(plan.world))
     records = await queries.acks(work.connection, change.id)
     applied = _bodies(records, ack.PlanApplied)
     if not nodes <= {a.node for a in applied}:
-        return
+        return False
     await work.mark_installed(change.job, change.new_epoch)  # also for a superseded change: its layout exists
     resumed = _bodies(records, ack.IterationResumed)
     if not change.open or not nodes <= {r.node for r in resumed}:
-        return
+        return False
     result = phases.outcome(
         applied,
         resumed,
@@ -117,6 +128,7 @@ async def _complete(term: Term, work: UnitOfWork, change: ReconfigurationRecord)
     if change.mode == "recovery":
         for incident in await queries.incidents(work.connection, job_name=change.job, only_open=True):
             await work.close_incident(incident.id, f"repaired by {change.id}")
+    return True
 
 
 async def _plan_of(work: UnitOfWork, change: ReconfigurationRecord) -> ParallelPlan | None:
@@ -192,6 +204,8 @@ async def worker_finished(term: Term, envelope: AnyEnvelope, body: ack.WorkerFin
             # It left through the barrier of an older epoch: the newer plan can never be installed.
             await changes.reject(term, work, situation.open, "the last iteration is committed")
             await endings.finish_rest(term, work, situation, left)
+        elif not left & situation.planned:  # returned ranks that no plan has taken in
+            await endings.finish_rest(term, work, situation, left)
     return Ack()
 
 
@@ -201,6 +215,12 @@ async def worker_failed(term: Term, envelope: AnyEnvelope, body: ack.WorkerFaile
         if not await work.claim(envelope.message_id):
             return Ack()
         situation = await load(work.connection, envelope.job)
-        if situation is not None and situation.active:
+        if situation is None or not situation.active:
+            return Ack()
+        if situation.job.state is JobState.RUNNING and body.rank not in situation.planned:
+            lost = [d.rank for d in situation.devices if d.node == body.node and d.state is DeviceState.RETURNING]
+            log.warning("ranks cannot come back", job=envelope.job, ranks=lost, node=body.node, error=body.error)
+            await work.set_devices(envelope.job, {*lost, body.rank}, DeviceState.LOST)
+        else:
             await endings.fail(term, work, situation, f"rank {body.rank} failed: {body.error}")
     return Ack()

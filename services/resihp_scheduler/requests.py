@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 from resihp_bus import Responder
 from resihp_messages import AnyEnvelope, command, decode
-from resihp_messages.request import Reply, RequestFault, RequestPlan, RequestStop, SubmitJob
+from resihp_messages.request import Reply, RequestFault, RequestPlan, RequestRestart, RequestStop, SubmitJob
 from resihp_plan import InvalidPlan, ParallelPlan
-from resihp_scheduler import changes, endings
+from resihp_scheduler import changes, endings, returns
 from resihp_scheduler.changes import Cause
 from resihp_scheduler.planning import Choice, JobPlanning, NoPlan, in_thread
 from resihp_scheduler.situation import Situation, load, ranks_text
@@ -102,6 +102,20 @@ async def request_fault(term: Term, envelope: AnyEnvelope) -> Reply:
         return await _accept(term, work, envelope, Reply(accepted=True))
 
 
+async def request_restart(term: Term, envelope: AnyEnvelope) -> Reply:
+    """Start the worker of a lost rank again; it joins at a planned change."""
+    body = envelope.body
+    assert isinstance(body, RequestRestart)
+    async with term.lock(envelope.job), term.transaction() as work:
+        if (known := await _known(work, envelope)) is not None:
+            return known
+        situation = await load(work.connection, envelope.job)
+        if situation is None or situation.job.state is not JobState.RUNNING:
+            return refused(_not_running(envelope.job, situation))
+        reason = await returns.request(term, work, situation, body.rank)
+        return refused(reason) if reason else await _accept(term, work, envelope, Reply(accepted=True))
+
+
 async def request_stop(term: Term, envelope: AnyEnvelope) -> Reply:
     """End a job that has not ended."""
     body = envelope.body
@@ -137,6 +151,7 @@ VERBS: dict[str, Answer] = {
     "SubmitJob": submit_job,
     "RequestPlan": request_plan,
     "RequestFault": request_fault,
+    "RequestRestart": request_restart,
     "RequestStop": request_stop,
 }
 

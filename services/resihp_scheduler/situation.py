@@ -54,8 +54,19 @@ class Situation:
 
     @cached_property
     def alive(self) -> frozenset[int]:
-        """Ranks that can train: neither lost nor finished."""
-        return frozenset(d.rank for d in self.devices if d.state not in (DeviceState.LOST, DeviceState.FINISHED))
+        """Ranks that can train: neither lost nor finished, nor still on their way back."""
+        return frozenset(d.rank for d in self.devices if d.state.alive and d.state is not DeviceState.FINISHED)
+
+    @cached_property
+    def returning(self) -> frozenset[int]:
+        """Lost ranks whose worker is being started again."""
+        return frozenset(d.rank for d in self.devices if d.state is DeviceState.RETURNING)
+
+    @cached_property
+    def planned(self) -> frozenset[int]:
+        """Ranks of the plan in force and of a change under way: a death among them stops the others, now or soon."""
+        epochs = {p.epoch for p in (self.in_force,) if p} | {c.new_epoch for c in (self.open,) if c}
+        return frozenset(rank for p in self.plans if p.epoch in epochs for rank in ParallelPlan.from_dict(p.plan).world)
 
     @cached_property
     def finished(self) -> frozenset[int]:

@@ -52,14 +52,14 @@ async def place_waiting(term: Term, work: UnitOfWork) -> None:
         if spec.parallel.num_devices > num_slots:
             log.info("job waits for a larger fleet", job=job.job, devices=spec.parallel.num_devices, slots=num_slots)
             continue
-        free = _free_slots(nodes, await queries.occupied(work.connection))
+        free = free_slots(nodes, await queries.occupied(work.connection))
         dealt = place(JobPlanning(spec).initial(), free)
         if dealt is None:
             return
         await _start(term, work, spec, dealt, {n.node: n for n in nodes})
 
 
-def _free_slots(nodes: list[NodeRecord], occupied: tuple[DeviceRecord, ...]) -> dict[str, list[int]]:
+def free_slots(nodes: list[NodeRecord], occupied: tuple[DeviceRecord, ...]) -> dict[str, list[int]]:
     """Slots that nobody holds. A lost device keeps its slot until its job ends or its node's agent starts anew."""
     taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     for device in occupied:

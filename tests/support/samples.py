@@ -5,6 +5,7 @@ from __future__ import annotations
 from resihp_messages import JobSpec, ack, command, event, link, report, request
 from resihp_messages.envelope import Body
 from resihp_messages.ids import Wire
+from resihp_messages.placement import NodeRanks
 
 DIGEST = "0123456789abcdef" * 4
 VERDICT = event.Verdict(fault="worker_lost", ranks=(3,), node="n0", p=0.0, confidence=1.0)
@@ -49,7 +50,7 @@ BODIES: tuple[Body, ...] = (
         shards_file="rank1.safetensors",
     ),
     ack.WorkerFailed(node="n0", rank=1, error="loss is not finite"),
-    command.StartWorkers(node="n0", token=7, ranks=(0, 1), spec=JobSpec()),
+    command.StartWorkers(node="n0", token=7, ranks=(0, 1), spec=JobSpec(), starts=(0, 2)),
     command.ApplyPlan(
         node="n0",
         token=7,
@@ -60,6 +61,7 @@ BODIES: tuple[Body, ...] = (
         base_plans=(PLAN,),
         store_address="127.0.0.1:29500",
         dead_ranks=(3,),
+        placement=(NodeRanks(node="n0", ranks=(0, 1), starts=(2, 0)), NodeRanks(node="n1", ranks=(3,))),
     ),
     command.FenceWorker(node="n0", token=7, rank=3, reason="frozen"),
     command.InflictFault(node="n0", token=7, rank=3, fault="kill"),
@@ -67,7 +69,7 @@ BODIES: tuple[Body, ...] = (
     command.StopJob(node="n0", token=7, reason="operator"),
     event.NodeJoined(node="n0", host="host-a", comm_host="127.0.0.1", num_slots=8, store_address="127.0.0.1:29500"),
     event.NodeLeft(node="n0"),
-    event.WorkerExited(node="n0", rank=3, pid=103, exit_code=-9, iteration=14, detect_s=0.01, fenced=False),
+    event.WorkerExited(node="n0", rank=3, pid=103, exit_code=-9, iteration=14, detect_s=0.01, fenced=False, start=1),
     event.WorkerStalled(node="n0", rank=3, pid=103, iteration=14, stalled_s=1.5, process_state="T"),
     event.LinkBroken(node="n0", rank=1, group="tp-r0s0", error="connection reset", iteration=14),
     event.WorkerLost(**FAILURE),
@@ -139,13 +141,14 @@ BODIES: tuple[Body, ...] = (
     request.SubmitJob(spec=JobSpec(name="mine")),
     request.RequestPlan(plan=PLAN, reason="operator"),
     request.RequestFault(rank=3, fault="slow", factor=0.5, for_s=30.0),
+    request.RequestRestart(rank=3),
     request.RequestStop(reason="operator"),
     request.Probe(),
     request.Reply(accepted=True, reason="", reconfiguration_id="r1"),
 )
 
 DOWN: tuple[Wire, ...] = (
-    link.Configure(job="demo", rank=0, node="n0", comm_host="127.0.0.1", spec=JobSpec()),
+    link.Configure(job="demo", rank=0, node="n0", comm_host="127.0.0.1", spec=JobSpec(), start=1),
     link.InstallPlan(
         mode="recovery",
         epoch=2,
@@ -155,8 +158,9 @@ DOWN: tuple[Wire, ...] = (
         base_plans=(PLAN,),
         store_address="127.0.0.1:29500",
         dead_ranks=(3,),
+        placement=(NodeRanks(node="n0", ranks=(0, 1), starts=(2, 0)), NodeRanks(node="n1", ranks=(3,))),
     ),
-    link.AbortEpoch(dead_ranks=(3,), noticed_s=12.5, reason="rank 3 lost"),
+    link.AbortEpoch(dead_ranks=(3,), starts=(1,), noticed_s=12.5, reason="rank 3 lost"),
     link.FinishNow(),
     link.StopNow(reason="operator"),
 )

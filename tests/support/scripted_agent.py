@@ -119,16 +119,16 @@ class ScriptedAgent:
         self.token = body.token
         self.obeyed.append(envelope)
         if isinstance(body, command.StartWorkers):
-            self.ranks[envelope.job] = body.ranks
+            self.ranks[envelope.job] = tuple(sorted({*self.ranks.get(envelope.job, ()), *body.ranks}))
             if self.starts:
-                await self.started(envelope.job)
+                await self.started(envelope.job, body.ranks)
         elif isinstance(body, command.ApplyPlan):
             self.epochs[envelope.job] = envelope.epoch
             await self._apply(envelope, body)
         return Ack()
 
-    async def started(self, job: str) -> None:
-        ranks = self.ranks[job]
+    async def started(self, job: str, ranks: tuple[int, ...] | None = None) -> None:
+        ranks = self.ranks[job] if ranks is None else ranks
         pids = tuple(10_000 + rank for rank in ranks)
         await self.say(ack.WorkersStarted(node=self.node, ranks=ranks, pids=pids), job=job)
 

@@ -48,7 +48,9 @@ class TrainerJob:
         self.workers: dict[int, SpawnedWorker] = {}
         self.frames: dict[int, list[UpFrame]] = {}
         self.dead: dict[int, int] = {}
-        """Rank -> exit code of workers that ended without `Finished`."""
+        """Rank -> exit code of workers that ended without `Finished` and were not started again."""
+        self.starts: dict[int, int] = {}
+        """Rank -> which start of it was the last; the first is 0."""
         self.plans: list[ParallelPlan] = []
         self.noticed_s = 0.0
         self.fences = True
@@ -71,13 +73,23 @@ class TrainerJob:
     # --- down -----------------------------------------------------------------------------------------------------
 
     def start(self, rank: int) -> None:
-        """Fork a worker and configure it."""
+        """Fork a worker and configure it. A rank that had one is started again: it joins at the next plan with it."""
         worker = self.zygote.spawn(rank, self.spec.name)
+        self.starts[rank] = self.starts.get(rank, -1) + 1
+        self.dead.pop(rank, None)
         self.workers[rank], self.frames[rank], self._buffers[rank] = worker, [], bytearray()
         self._pidfds[rank] = os.pidfd_open(worker.pid)
         self._selector.register(worker.link, selectors.EVENT_READ, rank)
         self._selector.register(self._pidfds[rank], selectors.EVENT_READ, rank)
-        self.send([rank], Configure(job=self.spec.name, rank=rank, node="n0", comm_host="127.0.0.1", spec=self.spec))
+        configure = Configure(
+            job=self.spec.name,
+            rank=rank,
+            node="n0",
+            comm_host="127.0.0.1",
+            spec=self.spec,
+            start=self.starts[rank],
+        )
+        self.send([rank], configure)
 
     def send(self, ranks: Iterable[int], message: DownFrame) -> None:
         """Send a frame to living workers."""
@@ -92,6 +104,7 @@ class TrainerJob:
         self, plan: ParallelPlan, mode: str, ranks: Collection[int] | None = None, digest: str | None = None
     ) -> None:
         """Deliver a plan to its world (or to `ranks`), with all earlier plans as possible bases."""
+        named = sorted({*plan.world, *self.dead})
         command = InstallPlan.model_validate(
             {
                 "mode": mode,
@@ -102,6 +115,7 @@ class TrainerJob:
                 "base_plans": [p.to_dict() for p in self.plans],
                 "store_address": self.store,
                 "dead_ranks": sorted(self.dead),
+                "placement": [{"node": "n0", "ranks": named, "starts": [self.starts[r] for r in named]}],
             }
         )
         if plan not in self.plans:
@@ -114,7 +128,13 @@ class TrainerJob:
 
     def abort(self, dead: Collection[int] = (), epoch: int = 0) -> None:
         """Tell every worker about deaths (or a broken epoch), as the agents do."""
-        message = AbortEpoch(dead_ranks=tuple(dead), epoch=epoch, noticed_s=self.noticed_s, reason="test")
+        message = AbortEpoch(
+            dead_ranks=tuple(dead),
+            starts=tuple(self.starts[rank] for rank in dead),
+            epoch=epoch,
+            noticed_s=self.noticed_s,
+            reason="test",
+        )
         self.send(list(self.workers), message)
 
     # --- up -------------------------------------------------------------------------------------------------------

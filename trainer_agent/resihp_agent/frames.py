@@ -111,7 +111,7 @@ class FrameHandler:
 
 
 def acknowledge_start(job: LocalJob, announcer: Announcer, node: str) -> None:
-    """Say `WorkersStarted` when every rank of the last `StartWorkers` has said hello."""
+    """Say `WorkersStarted` when every rank that was asked for, and has not died since, has said hello."""
     ranks = tuple(sorted(job.starting))
     started = [job.workers[rank] for rank in ranks if rank in job.workers and job.workers[rank].greeted]
     if not ranks or len(started) < len(ranks):

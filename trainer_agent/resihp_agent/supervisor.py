@@ -21,6 +21,7 @@ import structlog
 from resihp_agent import process
 from resihp_agent.announcer import Announcer
 from resihp_agent.columns import ReportColumns
+from resihp_agent.frames import acknowledge_start
 from resihp_agent.job import LocalJob
 from resihp_agent.link import WorkerLink
 from resihp_agent.settings import AgentSettings
@@ -75,8 +76,8 @@ class Supervisor:
 
     # --- start ----------------------------------------------------------------------------------------------------
 
-    async def start(self, spec: JobSpec, rank: int) -> Worker:
-        """Fork a worker and configure it. Raises `StartFailed`."""
+    async def start(self, spec: JobSpec, rank: int, start: int = 0) -> Worker:
+        """Fork a worker and configure it. `start`: how many the rank had before it. Raises `StartFailed`."""
         if self._zygote is None:
             raise RuntimeError("no zygote attached")
         ours, theirs = child_ends()
@@ -97,6 +98,7 @@ class Supervisor:
             Worker(
                 job=spec.name,
                 rank=rank,
+                start=start,
                 pid=pid,
                 spec=spec,
                 memory=memory,
@@ -112,7 +114,6 @@ class Supervisor:
         job = self.job(worker.job)
         job.workers[worker.rank] = worker
         self._idle.clear()
-        job.dead.pop(worker.rank, None)
         worker.link = WorkerLink(
             sock,
             on_frame=lambda frame: self._on_frame(job, worker, frame),
@@ -131,6 +132,7 @@ class Supervisor:
                 node=self._settings.node,
                 comm_host=self._settings.comm_host,
                 spec=worker.spec,
+                start=worker.start,
             )
         )
         log.info("worker_started", job=worker.job, rank=worker.rank, pid=worker.pid)
@@ -163,9 +165,10 @@ class Supervisor:
         if not self.num_workers:
             self._idle.set()
         if worker.leaving in (None, Leaving.FAILED):
-            job.abort([worker.rank], noticed_s=noticed_s, reason=f"worker {worker.rank} exited")
+            job.abort({worker.rank: worker.start}, noticed_s=noticed_s, reason=f"worker {worker.rank} exited")
             if worker.rank in job.starting:
-                job.starting = frozenset()  # this start can never be complete
+                job.starting -= {worker.rank}  # the others of its start need not wait for it
+                acknowledge_start(job, self._announcer, self._settings.node)
         process.kill_group(worker.pid)  # helpers of the worker, e.g. data loaders, must not outlive it
         worker.release()
         self._track(self._after_exit(worker, noticed_s))
@@ -184,6 +187,7 @@ class Supervisor:
                 iteration=progress.iteration,
                 detect_s=worker.detect_s(noticed_s),
                 fenced=worker.fence_noticed_s is not None,
+                start=worker.start,
             )
             self._announcer.say(body, job=worker.job, epoch=progress.epoch)
         await self._verify_gone(worker)

@@ -42,6 +42,8 @@ class Worker:
 
     job: str
     rank: int
+    start: int
+    """How many workers this rank had before this one."""
     pid: int
     spec: JobSpec
     memory: mmap

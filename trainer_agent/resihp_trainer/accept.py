@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from resihp_messages.link import InstallPlan
+from resihp_messages.placement import starts_of
 from resihp_plan import InvalidPlan, ModelSpec, ParallelPlan, validate
 
 
@@ -19,10 +20,12 @@ def accept(
     model: ModelSpec,
     num_micro_batches: int,
     newest_epoch: int,
-    dead_ranks: Collection[int],
+    dead: Mapping[int, int],
 ) -> ParallelPlan:
     """The plan of `command`, checked: intact, newer than `newest_epoch`, with this rank, without dead ones, and valid
-    for the job. Raises `PlanUnusable`.
+    for the job. `dead`: rank -> its newest start that is gone; a later start of the rank may be used.
+
+    Raises `PlanUnusable`.
     """
     plan = _parse(command.plan)
     if plan.digest != command.digest or plan.epoch != command.epoch:
@@ -34,9 +37,10 @@ def accept(
         raise PlanUnusable(f"epoch: {plan.epoch} is not newer than {newest_epoch}")
     if rank not in plan.world:
         raise PlanUnusable(f"world: rank {rank} is not in {list(plan.world)}")
-    dead = sorted({*dead_ranks, *command.dead_ranks} & set(plan.world))
-    if dead:
-        raise PlanUnusable(f"world: ranks {dead} are dead")
+    starts = starts_of(command.placement)
+    gone = sorted(r for r in plan.world if r in command.dead_ranks or dead.get(r, -1) >= starts.get(r, 0))
+    if gone:
+        raise PlanUnusable(f"world: ranks {gone} are dead")
     try:
         validate(plan, model, num_micro_batches=num_micro_batches)
     except InvalidPlan as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from resihp_messages import link
 from resihp_messages.link import FinishNow, InstallPlan, SetSpeed, StopNow
+from resihp_messages.placement import starts_of
 from resihp_plan import ParallelPlan
 from resihp_trainer.accept import PlanUnusable, accept, base_plans
 from resihp_trainer.comm.port import EpochAborted
@@ -104,7 +105,7 @@ class Desk:
         if self._planned is not None and self._planned.plan.epoch <= plan.epoch:
             self._planned = None
         self._left_at = None
-        self._context.watcher.enter(plan.epoch, plan.world)
+        self._context.watcher.enter(plan.epoch, plan.world, starts_of(command.placement))
 
     def _take(self, order: Order | None) -> _Entered | None:
         """Answer an order; a plan is returned if it is to be installed now."""
@@ -143,7 +144,7 @@ class Desk:
             model=context.model,
             num_micro_batches=spec.batch.micro_batches,
             newest_epoch=max(self.epoch if self._entered else -1, self.planned_epoch or -1),
-            dead_ranks=context.watcher.dead_ranks,
+            dead=context.watcher.dead,
         )
         if command.mode == "planned" and not self._is_in_epoch and self._state.holdings:
             raise PlanUnusable("mode: this rank lost its epoch and waits for a recovery plan")

@@ -154,6 +154,13 @@ class Engine:
 
     def _say_finished(self) -> None:
         applied = self._state.applied
+        if applied is None and not self._state.holdings:  # a newcomer that the job did not need any more
+            self._context.send(
+                link.Finished(
+                    committed=0, samples_expected=0, samples_once=0, final_loss=None, peak_rss_bytes=peak_rss_bytes()
+                )
+            )
+            return
         if self._state.committed != self._context.spec.iterations or applied is None:
             raise TrainingFailed(
                 f"told to finish after {self._state.committed} of {self._context.spec.iterations} iterations"

@@ -32,11 +32,18 @@ class Faults:
     """
 
     def __init__(
-        self, script: Sequence[ScriptedFault], rank: int, page: FaultMark, device: Slowable | None = None
+        self,
+        script: Sequence[ScriptedFault],
+        rank: int,
+        page: FaultMark,
+        device: Slowable | None = None,
+        *,
+        start: int = 0,
     ) -> None:
+        """`start`: which start of the rank this process is. A replacement does not die of its predecessor's faults."""
         self._page = page
         self._device = device
-        self._waiting = [fault for fault in script if fault.rank == rank]
+        self._waiting = [fault for fault in script if fault.rank == rank and fault.start == start]
 
     def due(self, point: FaultPoint, iteration: int) -> ScriptedFault | None:
         """The fault that `strike` would execute now."""

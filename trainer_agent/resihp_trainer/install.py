@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 
 from resihp_messages.link import InstallPlan
 from resihp_messages.page import PageState
+from resihp_messages.placement import node_of
 from resihp_plan import Bucket, Layout, Op, ParallelPlan, Schedule, gradient_buckets, groups, layout, program
 from resihp_plan import group_name as group_name_of
 from resihp_plan.groups import GroupKind
@@ -75,7 +76,7 @@ def install(
     rebuilt = clock()
     page.place(epoch=plan.epoch, iteration=state.committed, state=PageState.MOVING)
     target = layout(plan, context.model)
-    conclusion = conclude(headers, plan, target, context.model, state.known)
+    conclusion = conclude(headers, plan, target, context.model, state.known, node_of(command.placement))
     base = state.settle(rank, conclusion)
     if conclusion.moves is None:
         fresh = ShardSet.initial(target, rank, seed=context.spec.seed, dtype=context.dtype, tick=page.tick)

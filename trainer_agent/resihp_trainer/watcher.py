@@ -9,12 +9,15 @@ aborts the epoch in `enter`, a later one in `on_frame`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Protocol
 
 from resihp_messages.link import AbortEpoch, Configure, DownFrame, FinishNow, InstallPlan, SetSpeed, StopNow
+from resihp_messages.placement import paired_starts
 
 Order = Configure | InstallPlan | SetSpeed | FinishNow | StopNow
 """What the training thread has to act on."""
@@ -26,6 +29,13 @@ class Abortable(Protocol):
     def abort(self, epoch: int) -> None: ...
 
 
+@dataclass(frozen=True)
+class _Death:
+    start: int
+    """Of the rank; a later start of it lives, or may live."""
+    noticed_s: float
+
+
 class Watcher:
     """One per worker. The link exists before the communicator (which the first frame describes), hence `attach`."""
 
@@ -33,9 +43,10 @@ class Watcher:
         self._lock = Lock()
         self._communicator: Abortable | None = None
         self._epoch = -1
-        self._world: frozenset[int] = frozenset()
-        self._dead: dict[int, float] = {}
-        """Dead rank -> when its death was noticed."""
+        self._world: Mapping[int, int] = {}
+        """Rank -> start, of the members of the entered epoch."""
+        self._dead: dict[int, _Death] = {}
+        """By rank, the death of its newest start that is gone."""
         self._broken: dict[int, float] = {}
         """Epoch with a broken link -> when that was noticed."""
         self._noticed_s: dict[int, float] = {}
@@ -49,13 +60,14 @@ class Watcher:
         with self._lock:
             self._communicator = communicator
 
-    def enter(self, epoch: int, world: Collection[int]) -> None:
-        """The training thread is about to build `epoch`, whose plan ranks are `world`.
+    def enter(self, epoch: int, world: Collection[int], starts: Mapping[int, int] | None = None) -> None:
+        """The training thread is about to build `epoch`, whose plan ranks are `world`. `starts`: rank -> which start of
+        it is meant, if it is not the first (0).
 
         Aborts it at once if a member is known to be dead or a newer order waits; then the construction raises.
         """
         with self._lock:
-            self._epoch, self._world = epoch, frozenset(world)
+            self._epoch, self._world = epoch, {rank: (starts or {}).get(rank, 0) for rank in world}
             self._judge()
 
     def on_frame(self, message: DownFrame) -> None:
@@ -77,10 +89,10 @@ class Watcher:
             return None
 
     @property
-    def dead_ranks(self) -> frozenset[int]:
-        """Ranks that the agent has declared dead."""
+    def dead(self) -> Mapping[int, int]:
+        """Rank -> its newest start that the agent has declared dead."""
         with self._lock:
-            return frozenset(self._dead)
+            return {rank: death.start for rank, death in self._dead.items()}
 
     def noticed_s(self, epoch: int) -> float | None:
         """When the agent noticed the fault that aborted `epoch` (CLOCK_MONOTONIC of this host; the first fault counts).
@@ -93,8 +105,9 @@ class Watcher:
     # --- under the lock -------------------------------------------------------------------------------------------
 
     def _note_fault(self, message: AbortEpoch) -> None:
-        for rank in message.dead_ranks:
-            self._dead.setdefault(rank, message.noticed_s)
+        for rank, start in paired_starts(message.dead_ranks, message.starts).items():
+            if rank not in self._dead or self._dead[rank].start < start:
+                self._dead[rank] = _Death(start, message.noticed_s)
         if not message.dead_ranks:
             self._broken.setdefault(message.epoch, message.noticed_s)
 
@@ -109,7 +122,9 @@ class Watcher:
         """Abort the entered epoch if a fault concerns it or an order replaces it. Any other news is stale."""
         if self._epoch < 0:
             return
-        faults_s = [noticed_s for rank, noticed_s in self._dead.items() if rank in self._world]
+        faults_s = [
+            death.noticed_s for rank, death in self._dead.items() if death.start >= self._world.get(rank, math.inf)
+        ]
         faults_s += [self._broken[self._epoch]] if self._epoch in self._broken else []
         if faults_s:
             self._noticed_s.setdefault(self._epoch, min(faults_s))

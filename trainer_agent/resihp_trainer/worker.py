@@ -73,7 +73,7 @@ def _context(rank: int, configure: Configure, page: ProgressPage, watcher: Watch
         page=page,
         communicator=communicator,
         watcher=watcher,
-        faults=Faults(spec.faults, rank, page, device),
+        faults=Faults(spec.faults, rank, page, device, start=configure.start),
         send=channel.send,
         waits=Waits(communicator.take_waits),
         device=device,

@@ -12,7 +12,7 @@ from resihp_cli.client import GatewayClient
 from resihp_cli.commands.running import run as run_loop
 from resihp_cli.commands.training import TrainingRequest, console_for, train
 from resihp_cli.errors import CliError
-from resihp_cli.fault_script import parse_fault, parse_slow, parse_switch
+from resihp_cli.fault_script import parse_fault, parse_node_step, parse_rejoin, parse_slow, parse_switch
 from resihp_cli.job_file import build, check_data
 from resihp_cli.run_folder import create
 from resihp_cli.supervisor import Supervisor, SupervisorOptions, deal_slots
@@ -25,6 +25,9 @@ def run_demo(
     verify: bool,
     json_path: Path | None,
     switch: list[str],
+    rejoin: list[str],
+    kill_agent: list[str],
+    rejoin_agent: list[str],
     agents: int,
     bus: str | None,
     port: int,
@@ -32,11 +35,17 @@ def run_demo(
 ) -> int:
     """Parse, run, judge. Returns 0 if everything asked for holds, else 1."""
     switches = tuple(sorted((parse_switch(text) for text in switch), key=lambda s: s.iteration))
-    spec = demo_spec(**job, switched=bool(switches))
+    rejoins = tuple(parse_rejoin(text) for text in rejoin)
+    steps = [parse_node_step("kill", text) for text in kill_agent]
+    steps += [parse_node_step("start", text) for text in rejoin_agent]
+    nodes = tuple(sorted(steps, key=lambda s: s.iteration))
+    if unknown := sorted({s.agent for s in nodes if s.agent >= agents}):
+        raise CliError(f"there is no agent {unknown[0]}: with --agents {agents} they are numbered from 0")
+    spec = demo_spec(**job, switched=bool(switches or nodes))
     check_data(spec.data.path)
     check_json_path(json_path)
     deal_slots(spec.parallel.num_devices, agents)
-    request = TrainingRequest(spec, switches, verify=verify, headless=headless, json_path=json_path)
+    request = TrainingRequest(spec, switches, rejoins, nodes, verify=verify, headless=headless, json_path=json_path)
     options = SupervisorOptions(spec.parallel.num_devices, agents, gateway_port=port, bus_url=bus)
     return run_loop(train_locally(request, options))
 
@@ -51,7 +60,7 @@ async def train_locally(request: TrainingRequest, options: SupervisorOptions) ->
         keeper = asyncio.create_task(supervisor.run_until_cancelled())
         try:
             async with GatewayClient(supervisor.info.gateway_url) as client:
-                outcome = await train(request, client, folder, console)
+                outcome = await train(request, client, folder, console, supervisor.act_on_node)
         finally:
             keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):

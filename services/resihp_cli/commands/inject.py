@@ -11,6 +11,18 @@ def run_inject(fault: str, rank: int, *, url: str | None, job: str | None) -> in
     return run_loop(_inject(gateway_url(url), fault, rank, job))
 
 
+def run_restart(rank: int, *, url: str | None, job: str | None) -> int:
+    return run_loop(_restart(gateway_url(url), rank, job))
+
+
+async def _restart(url: str, rank: int, job: str | None) -> int:
+    async with GatewayClient(url) as client:
+        found = await pick_job(client, job)
+        await client.restart(found.job, rank)
+    print(f"{found.job}: rank {rank} is being started again; follow it with `resihp events --follow`")
+    return 0
+
+
 def run_slow(rank: int, factor: float, for_s: float, *, url: str | None, job: str | None) -> int:
     return run_loop(_slow(gateway_url(url), rank, factor, for_s, job))
 

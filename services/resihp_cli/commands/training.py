@@ -6,7 +6,7 @@ import asyncio
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ from typing import Any
 from rich.console import Console
 
 from resihp_cli.client import GatewayClient, is_temporary
+from resihp_cli.commands.steps import NodeAction, Steps
 from resihp_cli.commands.verify import run_verification
 from resihp_cli.errors import CliError
-from resihp_cli.fault_script import Switch
+from resihp_cli.fault_script import NodeStep, Rejoin, Switch
 from resihp_cli.job_file import load_plan
 from resihp_cli.outcome import Outcome, RunFacts, judge
 from resihp_cli.run_folder import RunFolder, job_folder, write_json
@@ -37,6 +38,9 @@ class TrainingRequest:
 
     spec: JobSpec
     switches: tuple[Switch, ...] = ()
+    rejoins: tuple[Rejoin, ...] = ()
+    nodes: tuple[NodeStep, ...] = ()
+    """For agents of this machine; in order of iteration."""
     verify: bool = False
     headless: bool = False
     json_path: Path | None = None
@@ -47,6 +51,7 @@ async def train(
     client: GatewayClient,
     folder: RunFolder | None,
     console: Console,
+    on_node: NodeAction | None = None,
 ) -> Outcome:
     """Submit and follow the job to its end; print the report and write the outcome. Raises `CliError`."""
     spec = request.spec
@@ -57,19 +62,21 @@ async def train(
     watch = JobWatch(client, spec.name, WorkerProbe())
     live = not request.headless and console.is_terminal
     view = LiveView(watch, console) if live else PlainView(watch)
+    steps = Steps(client, watch, view.note, plans=plans, rejoins=request.rejoins, nodes=request.nodes, on_node=on_node)
     with view:
         try:
             await watch.run(
                 on_event=view.on_event,
                 on_iterations=view.on_iterations,
-                on_poll=lambda: _switch(client, watch, plans, view.note),
+                on_poll=steps.advance,
             )
         except (asyncio.CancelledError, KeyboardInterrupt):
             view.note("stopping")
             raise
-    if plans:
-        view.note(f"{len(plans)} scripted plans were not asked for: the job ended first")
+    for step in steps.left():
+        view.note(f"not asked for, since the job ended first: {step}")
     facts = await collect(client, watch, spec, len(request.switches), request.verify)
+    facts = replace(facts, steps_left=tuple(steps.left()))
     if folder is not None:
         _keep(job_folder(folder, spec.name), facts)
     if request.verify:
@@ -94,22 +101,6 @@ async def submit(client: GatewayClient, spec: JobSpec) -> None:
             if not is_temporary(error) or asyncio.get_running_loop().time() > deadline:
                 raise
         await asyncio.sleep(0.1)
-
-
-async def _switch(
-    client: GatewayClient, watch: JobWatch, plans: list[tuple[Switch, dict[str, Any]]], note: Callable[[str], None]
-) -> None:
-    """Ask for the next scripted plan once its iteration is reached; a refused one is counted against the run."""
-    if not plans or watch.over or watch.committed < plans[0][0].iteration:
-        return
-    switch, plan = plans[0]
-    try:
-        await client.request_plan(watch.job_name, plan, f"script: {switch.path.name}@{switch.iteration}")
-    except CliError as error:
-        if is_temporary(error):  # another change is open, or the scheduler is changing hands: ask again
-            return
-        note(f"  plan {switch.path.name} was refused: {error}")
-    plans.pop(0)
 
 
 async def collect(client: GatewayClient, watch: JobWatch, spec: JobSpec, switches: int, verify: bool) -> RunFacts:
@@ -158,8 +149,6 @@ def _keep(folder: Path, facts: RunFacts) -> None:
 
 
 async def _verified(facts: RunFacts, note: Callable[[str], None]) -> RunFacts:
-    from dataclasses import replace
-
     if facts.job.state != "finished" or facts.spec.output_path is None:
         return replace(facts, parity={"max_abs_diff": None, "error": "no finished result to compare"})
     note("verifying: training the same job undisturbed in one process")

@@ -10,7 +10,13 @@ from rich.text import Text
 from resihp_cli.view.wording import milliseconds, position_name, size
 from resihp_gateway.models import DeviceView, IncidentView, JobView, ReconfigurationView
 
-STATE_STYLE = {"healthy": "green", "finished": "green", "lost": "bold white on red", "standby": "cyan"}
+STATE_STYLE = {
+    "healthy": "green",
+    "finished": "green",
+    "lost": "bold white on red",
+    "standby": "cyan",
+    "returning": "yellow",
+}
 PHASES = ("detect", "plan", "abort", "rebuild", "move", "redo", "total")
 
 

@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Body
 
 from resihp_gateway.context import GatewayDep
-from resihp_gateway.models import Accepted, FaultRequest, PlanRequest, Problem, StopRequest
+from resihp_gateway.models import Accepted, FaultRequest, PlanRequest, Problem, RestartRequest, StopRequest
 from resihp_gateway.problems import ApiError
 from resihp_gateway.routes.jobs import JobName
 from resihp_messages import JobSpec
-from resihp_messages.request import RequestFault, RequestPlan, RequestStop, SubmitJob
+from resihp_messages.request import RequestFault, RequestPlan, RequestRestart, RequestStop, SubmitJob
 from resihp_plan.plan import InvalidPlan, ParallelPlan
 
 router = APIRouter(
@@ -75,6 +75,15 @@ async def request_fault(job: JobName, request: FaultRequest, gateway: GatewayDep
     """Testing: SIGKILL or SIGSTOP a worker, or slow its device (on the virtual clock only: 409 otherwise)."""
     await gateway.require_job(job)
     await gateway.ask(RequestFault(**request.model_dump()), job=job)
+    return Accepted(job=job)
+
+
+@router.post("/jobs/{job}/restarts", status_code=202)
+async def request_restart(job: JobName, request: RestartRequest, gateway: GatewayDep) -> Accepted:
+    """Start the worker of a lost rank again: it gets its shards from the others and joins the running job. 409 if the
+    rank is not lost, or no slot is free."""
+    await gateway.require_job(job)
+    await gateway.ask(RequestRestart(rank=request.rank), job=job)
     return Accepted(job=job)
 
 

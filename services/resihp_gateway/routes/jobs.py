@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query
 from resihp_gateway.context import Gateway, GatewayDep
 from resihp_gateway.models import DeviceView, IterationView, JobView, PlanView, Position, Problem
 from resihp_plan.plan import ParallelPlan
-from resihp_store import DeviceRecord, DeviceState, JobRecord, PlanRecord, queries
+from resihp_store import DeviceRecord, JobRecord, PlanRecord, queries
 
 router = APIRouter(tags=["jobs"], responses={404: {"model": Problem}, 503: {"model": Problem}})
 JobName = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,64}$", examples=["demo"])]
@@ -77,8 +77,9 @@ def _join(
                 node=device.node,
                 slot=device.slot,
                 state=str(device.state),
-                p=0.0 if device.state is DeviceState.LOST else 1.0,
+                p=1.0 if device.state.alive else 0.0,
                 pid=device.pid,
+                start=device.start,
                 position=Position(replica=place[0], stage=place[1], tp_index=place[2]) if place else None,
                 worker_state=seen.worker.state if seen else None,
                 live_pid=seen.worker.pid if seen else None,

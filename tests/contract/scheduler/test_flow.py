@@ -151,7 +151,7 @@ async def test_second_death_during_a_repair_supersedes_it(rig: Rig) -> None:
 async def test_lost_node_and_its_return(rig: Rig) -> None:
     async with rig.scheduler():
         a, b = await rig.add_agents("a", "b")
-        await rig.running()
+        await rig.running(rejoin="manual")
         await b.crash()
         await declare(rig.bus, [4, 5, 6, 7], node="b", kind=event.NodeLost)
         await rig.applied(2)

@@ -150,6 +150,22 @@ def test_a_second_death_while_recovering(start_job: StartJob, phase: PageState, 
     assert_undisturbed(job)
 
 
+def test_a_second_death_while_leaving(start_job: StartJob) -> None:
+    """The abort is out, the plan is not: the second victim dies on its way out, so that the first plan contains it."""
+    job = start_job(5, faults=(fault(4, "gradient"),))
+    job.install(HEALTHY, "initial")
+
+    def on_loss(plan: ParallelPlan, dead: list[int]) -> ParallelPlan:
+        if 1 in job.workers:
+            os.kill(job.workers[1].pid, signal.SIGKILL)
+        return plan_without(plan, dead, state_plan=HEALTHY)
+
+    job.run(on_loss)
+    assert set(job.dead) == {4, 1}
+    assert [1 in plan.world for plan in job.plans] == [True, True, False]
+    assert_undisturbed(job)
+
+
 def test_a_death_while_waiting_for_a_member(start_job: StartJob) -> None:
     """The plan reaches all ranks but one, which then dies: the others wait in the construction and must get out."""
     job = start_job(4, faults=(fault(4, "compute"),))

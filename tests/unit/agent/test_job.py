@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from resihp_agent.columns import ReportColumns
 from resihp_agent.job import LocalJob
 from resihp_agent.progress import PlanProgress
 from resihp_messages import link
 
 
-def job_with_plan(epoch: int, world: tuple[int, ...], members: frozenset[int]) -> LocalJob:
+def first_starts(ranks: Iterable[int]) -> dict[int, int]:
+    return dict.fromkeys(ranks, 0)
+
+
+def job_with_plan(epoch: int, world: tuple[int, ...], members: Iterable[int]) -> LocalJob:
     job = LocalJob("demo", ReportColumns("n0"))
-    job.take_plan(progress(epoch, world), members)
+    job.take_plan(progress(epoch, world), first_starts(members))
     return job
 
 
@@ -35,43 +41,57 @@ def install(job: LocalJob, epoch: int, ranks: tuple[int, ...] = (0, 1)) -> None:
 
 
 def test_a_death_is_told_once_and_starts_the_clock_once() -> None:
-    job = job_with_plan(1, (0, 1), frozenset({0, 1, 2}))
-    assert job.abort([2], noticed_s=10.0, reason="") == (2,)
-    assert job.abort([2, 1], noticed_s=11.0, reason="") == (1,)
+    job = job_with_plan(1, (0, 1), {0, 1, 2})
+    assert job.abort({2: 0}, noticed_s=10.0, reason="") == (2,)
+    assert job.abort({2: 0, 1: 0}, noticed_s=11.0, reason="") == (1,)
     assert job.notice_s == 10.0
     assert job.plans[1].lost == {1}
 
 
 def test_a_death_explains_failures_of_its_epochs_only() -> None:
-    job = job_with_plan(1, (0, 1), frozenset({0, 1, 2}))
+    job = job_with_plan(1, (0, 1), {0, 1, 2})
     assert not job.explains(1)
-    job.abort([2], noticed_s=10.0, reason="")
+    job.abort({2: 0}, noticed_s=10.0, reason="")
     assert job.explains(1)
-    job.take_plan(progress(2), frozenset({0, 1}))
+    job.take_plan(progress(2), first_starts({0, 1}))
     assert not job.explains(2)
 
 
 def test_a_plan_that_does_not_know_of_a_death_is_outdated() -> None:
-    job = job_with_plan(1, (0, 1), frozenset({0, 1, 2}))
-    job.abort([2], noticed_s=10.0, reason="")
-    assert job.note_deaths(frozenset({0, 1, 2}), []) == (2,)
-    assert job.note_deaths(frozenset({0, 1}), [2]) == ()
+    job = job_with_plan(1, (0, 1), {0, 1, 2})
+    job.abort({2: 0}, noticed_s=10.0, reason="")
+    assert job.outdated_ranks({0: 0, 1: 0, 2: 0}) == (2,)
+    assert job.outdated_ranks({0: 0, 1: 0}) == ()
+    assert job.outdated_ranks({0: 0, 1: 0, 2: 1}) == ()  # a plan with its replacement
 
 
-def test_a_rank_that_a_later_plan_uses_again_has_come_back() -> None:
-    job = job_with_plan(1, (0, 1), frozenset({0, 1, 2}))
-    job.abort([2], noticed_s=10.0, reason="")
-    assert job.note_deaths(frozenset({0, 1}), [2]) == ()
-    assert job.note_deaths(frozenset({0, 1, 2}), []) == ()
-    assert job.dead == {}
-    assert job.abort([2], noticed_s=12.0, reason="") == (2,)  # and may die again
+def test_a_rank_comes_back_as_another_start_and_may_die_again() -> None:
+    job = job_with_plan(1, (0, 1), {0, 1, 2})
+    job.abort({2: 0}, noticed_s=10.0, reason="")
+    job.notice_s = None  # repaired
+    job.take_plan(progress(2), {0: 0, 1: 0, 2: 1})
+    assert not job.explains(2)
+    assert job.abort({2: 0}, noticed_s=11.0, reason="late news") == ()
+    assert not job.plans[2].lost
+    assert job.abort({2: 1}, noticed_s=12.0, reason="") == (2,)
+    assert job.explains(2)
+    assert job.notice_s == 12.0
+    assert job.outdated_ranks({2: 1}) == (2,)
+
+
+def test_the_death_of_a_process_that_no_plan_awaits_starts_no_clock() -> None:
+    job = job_with_plan(1, (0, 1), {0, 1})
+    job.learn_starts({2: 1})
+    assert job.abort({2: 1}, noticed_s=10.0, reason="it never got so far") == (2,)
+    assert job.notice_s is None
+    assert job.start_of(2) == 1
 
 
 def test_old_plans_are_forgotten_when_a_newer_one_runs() -> None:
-    job = job_with_plan(1, (0, 1), frozenset({0, 1}))
+    job = job_with_plan(1, (0, 1), {0, 1})
     install(job, 1)
-    job.take_plan(progress(2), frozenset({0, 1}))
+    job.take_plan(progress(2), first_starts({0, 1}))
     assert (job.running_epoch, job.newest_epoch) == (1, 2)
     install(job, 2)
-    job.take_plan(progress(3), frozenset({0, 1}))
+    job.take_plan(progress(3), first_starts({0, 1}))
     assert sorted(job.plans) == sorted(job.members) == [2, 3]

@@ -16,6 +16,7 @@ from resihp_messages.page import PAGE_BYTES, PageState
 
 def worker(started_s: float) -> Worker:
     return Worker(
+        start=0,
         job="demo",
         rank=3,
         pid=17,

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from resihp_cli.errors import CliError
-from resihp_cli.fault_script import Switch, parse_fault, parse_slow, parse_switch
+from resihp_cli.fault_script import (
+    NodeStep,
+    Rejoin,
+    Switch,
+    parse_fault,
+    parse_node_step,
+    parse_rejoin,
+    parse_slow,
+    parse_switch,
+)
 from resihp_messages import FaultPoint, ScriptedFault
 
 
@@ -50,6 +59,20 @@ def test_switch(tmp_path: Path) -> None:
 def test_wrong_switches(text: str, words: str) -> None:
     with pytest.raises(CliError, match=words):
         parse_switch(text)
+
+
+def test_ranks_and_agents_come_back() -> None:
+    assert parse_rejoin("3@25") == Rejoin(3, 25)
+    assert parse_node_step("kill", "1@15") == NodeStep("kill", 1, 15)
+    assert parse_node_step("start", "1@25") == NodeStep("start", 1, 25)
+
+
+@pytest.mark.parametrize("text", ["3", "@3", "3@15:vote", "a@1"])
+def test_wrong_steps_name_their_option(text: str) -> None:
+    with pytest.raises(CliError, match=r"--rejoin .*expected RANK@ITERATION"):
+        parse_rejoin(text)
+    with pytest.raises(CliError, match=r"--rejoin-agent .*expected AGENT@ITERATION"):
+        parse_node_step("start", text)
 
 
 def test_slow_scripts() -> None:

@@ -56,6 +56,7 @@ def changed(**changes: Any) -> list[ReconfigurationView]:
         ({"reconfigurations": changed(status="planned")}, "is still planned"),
         ({"reconfigurations": changed(proof={"digests_equal": False})}, "proof digests_equal is false"),
         ({"switches_asked": 1}, "0 of 1 planned changes"),
+        ({"steps_left": ("rejoin 3@25",)}, "ended before this step of the script: rejoin 3@25"),
         ({"probe": WorkerProbe(Table())}, "not seen as one and the same process"),
     ],
 )
@@ -72,6 +73,14 @@ def test_a_replaced_process_is_found_even_under_the_same_pid() -> None:
     table.started[104] = 99.0  # the kernel gave the number to another process
     seen.observe({4: 104}, iteration=19)
     assert not judge(facts(probe=seen)).document["survivor_pids_unchanged"]
+
+
+def test_a_rank_that_returned_is_no_survivor() -> None:
+    devices = [d.model_copy(update={"state": "finished", "start": 1}) if d.rank == 3 else d for d in facts().devices]
+    document = judge(facts(devices=devices)).document
+    assert document["returned"] == [3]
+    assert document["survivors"] == [0, 1, 2, 4, 5, 6, 7]
+    assert document["survivor_pids_unchanged"]
 
 
 def test_survivors_must_be_seen_after_the_change() -> None:

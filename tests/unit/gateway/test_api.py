@@ -207,6 +207,7 @@ async def test_description_is_complete(http: httpx.AsyncClient) -> None:
         ("get", "/api/v1/jobs/{job}/devices"),
         ("post", "/api/v1/jobs/{job}/plans"),
         ("post", "/api/v1/jobs/{job}/faults"),
+        ("post", "/api/v1/jobs/{job}/restarts"),
         ("post", "/api/v1/jobs/{job}/stop"),
         ("get", "/api/v1/plans"),
         ("get", "/api/v1/iterations"),

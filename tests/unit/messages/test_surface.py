@@ -21,7 +21,7 @@ BY_KIND = {
         WorkerExited WorkerFrozen WorkerLost WorkerStalled""",
     Kind.COMMAND: "ApplyPlan FenceWorker FinishJob InflictFault StartWorkers StopJob",
     Kind.ACK: "IterationResumed PlanApplied PlanPrepared PlanRejected WorkerFailed WorkerFinished WorkersStarted",
-    Kind.REQUEST: "Probe RequestFault RequestPlan RequestStop SubmitJob",
+    Kind.REQUEST: "Probe RequestFault RequestPlan RequestRestart RequestStop SubmitJob",
     Kind.REPLY: "Reply",
 }
 

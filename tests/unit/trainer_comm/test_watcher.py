@@ -18,8 +18,8 @@ class Aborts:
         self.epochs.append(epoch)
 
 
-def dead(*ranks: int, at_s: float = 1.0) -> AbortEpoch:
-    return AbortEpoch(dead_ranks=ranks, noticed_s=at_s, reason="exited")
+def dead(*ranks: int, at_s: float = 1.0, starts: tuple[int, ...] = ()) -> AbortEpoch:
+    return AbortEpoch(dead_ranks=ranks, starts=starts, noticed_s=at_s, reason="exited")
 
 
 def broken(epoch: int, at_s: float = 1.0) -> AbortEpoch:
@@ -50,7 +50,24 @@ def test_a_dead_member_aborts_the_entered_epoch(watcher: Watcher, aborts: Aborts
     watcher.on_frame(dead(3, at_s=12.5))
     assert aborts.epochs == [4]
     assert watcher.noticed_s(4) == 12.5
-    assert watcher.dead_ranks == {3}
+    assert watcher.dead == {3: 0}
+
+
+def test_a_death_concerns_that_start_of_the_rank_and_those_before(watcher: Watcher, aborts: Aborts) -> None:
+    watcher.on_frame(dead(3))
+    watcher.enter(4, (0, 3), {3: 1})
+    assert aborts.epochs == []  # its replacement lives
+    watcher.on_frame(dead(3))  # old news, again
+    assert aborts.epochs == []
+    watcher.on_frame(dead(3, at_s=2.5, starts=(1,)))
+    assert aborts.epochs == [4]
+    assert watcher.noticed_s(4) == 2.5
+    watcher.on_frame(dead(3))  # old news does not bring it back to life
+    assert watcher.dead == {3: 1}
+    watcher.enter(5, (0, 3), {3: 1})
+    assert aborts.epochs[-1] == 5
+    watcher.enter(6, (0, 3), {3: 2})
+    assert aborts.epochs[-1] == 5
 
 
 def test_a_death_outside_the_world_aborts_nothing(watcher: Watcher, aborts: Aborts) -> None:
