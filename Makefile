@@ -52,6 +52,9 @@ bench: $(STAMP) ## Measure recovery, planned changes and control-plane loss; wri
 bench-planner: $(STAMP) ## Planner against other policies, planning time, batch slicing; writes benchmarks/results/planner.md
 	$(BIN)/python -m benchmarks.planner $(ARGS)
 
+bench-detection: $(STAMP) ## Measure detection of slow devices; RESIHP_DATA_DIR names the folder of real traces, if there is one
+	$(BIN)/python -m benchmarks.detection $(ARGS)
+
 compose-check: $(STAMP) ## Run docker-compose.yml for real: build, train over two agents, kill a worker, read events and history
 	$(BIN)/python scripts/compose_check.py $(ARGS)
 

@@ -289,3 +289,34 @@ def doctor(
     from resihp_cli.commands.doctor import run_doctor
 
     raise typer.Exit(run_doctor(job_file=job, url=url, bus=bus, database=db, port=port, as_json=json))
+
+
+@app.command(epilog="Example: resihp replay run.csv --json")
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Recorded run, CSV or JSONL; see docs/detection.md.")],
+    json: Json = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="OUT.png", help="Draw it (needs matplotlib).", dir_okay=False)
+    ] = None,
+    warmup: Annotated[
+        int | None, typer.Option("--warmup", min=5, help="Iterations to learn from.  [default: 20]", show_default=False)
+    ] = None,
+) -> None:
+    """Ask the detector about a run that is over: which device was slow, when, by how much, how sure."""
+    from resihp_cli.commands.replay import run_replay
+
+    raise typer.Exit(run_replay(file, as_json=json, plot=plot, warmup=warmup))
+
+
+@app.command("who-is-slow", epilog="Example: resihp who-is-slow run.csv")
+def who_is_slow(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Recorded run. Default: the running job.")
+    ] = None,
+    url: Url = None,
+    job: Job = None,
+) -> None:
+    """Say in one line who is slow; exit code 1 if somebody is."""
+    from resihp_cli.commands.who_is_slow import run_who_is_slow
+
+    raise typer.Exit(run_who_is_slow(file, url=url, job=job))

@@ -16,7 +16,7 @@ from resihp_store import Store
 from resihp_store.revisions import upgrade
 from support.gateway import AFTER_LOSS, seed
 
-COMMANDS = {"demo", "up", "train", "status", "events", "history", "verify", "doctor", "simulate", "whatif"}
+COMMANDS = {"demo", "up", "train", "status", "events", "history", "verify", "doctor", "replay", "who-is-slow", "simulate", "whatif"}
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +79,10 @@ def test_every_help_has_an_example(command: str, capsys: pytest.CaptureFixture[s
         ("events --follow --db x", "--follow needs a running gateway"),
         ("verify", "no run found"),
         ("inject kill 3", "no run found"),
+        ("replay none.csv", "none.csv: cannot be read as text"),
+        ("replay", "Missing argument"),
+        ("who-is-slow", "no run found"),
+        ("who-is-slow none.csv", "none.csv: cannot be read as text"),
         ("inject maim 3", "No such command 'maim'"),
         ("plan apply none.json", "No such file"),
         ("history --db oracle://x", "unsupported database URL"),

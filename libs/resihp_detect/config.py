@@ -1,0 +1,76 @@
+"""Constants of peer comparison. Logarithmic units: 0.05 is about 5 %."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PeerConfig:
+    """All thresholds of the device and link level. `docs/detection.md` says where each comes from and how to calibrate.
+
+    `k`, `h`, `clip` grow together by the noise factor `f = max(1, noise_ratio * sigma * memory / k)`, where sigma is
+    the robust deviation of healthy residuals and `memory` accounts for their autocorrelation: noisier jobs get slower
+    alarms, not more.
+    """
+
+    skip: int = 2
+    """Iterations ignored at the start of an epoch: compilation, allocation, caches."""
+    warmup: int = 20
+    """Iterations from which healthy time, device offsets and noise are learned."""
+    k: float = 0.05
+    """Reference value of the CUSUM: half of the smallest slowdown of interest (log 1.1)."""
+    h: float = 0.5
+    """Decision interval: 4 iterations at 1.2x, 11 at 1.1x."""
+    clip: float = 0.25
+    """What one iteration can contribute: one hiccup, whatever its size, never alarms; nor do two."""
+    noise_ratio: float = 1.5
+    """k is at least this many standard deviations."""
+    max_noise_factor: float = 8.0
+    recovery_h: float = 0.3
+    """Decision interval of the mirrored CUSUM."""
+    recovery_reference: float = 0.1
+    """Recovered means closer to the peers than this (or than half of the severity, if that is less)."""
+    tolerance: float = 0.07
+    """Devices of one kind differ by this much in health; offsets are followed within it."""
+    tracking: float = 1.0 / 64.0
+    """Rate at which offsets of benign devices and the common level are followed."""
+    born_ratio: float = 4.0
+    """A device whose offset exceeds this many deviations of its peers' offsets (and `tolerance`) was born slow."""
+    born_share: float = 0.25
+    """If more of a group than this would be born slow, the group is a mix of two kinds of devices instead."""
+    heterogeneity: float = 0.1
+    """Offsets beyond this, not born slow, are reported once as heterogeneity."""
+    shift_k: float = 0.1
+    """Reference value of the two-sided CUSUM on the peers' common level (interval and clip as above)."""
+    quorum: float = 0.5
+    """Share of a group's known devices that must report for an iteration to count."""
+    few_peers: int = 4
+    """In smaller groups a device must also have moved against its own healthy time."""
+    window: int = 32
+    """Residuals remembered per device, for the severity."""
+    max_rows: int = 512
+    """Rows per fit of the healthy time."""
+
+    def __post_init__(self) -> None:
+        rules = {
+            "skip >= 0": self.skip >= 0,
+            "warmup >= 5": self.warmup >= 5,
+            "0 < k < clip < h": 0 < self.k < self.clip < self.h,
+            "noise_ratio > 0": self.noise_ratio > 0,
+            "max_noise_factor >= 1": self.max_noise_factor >= 1,
+            "recovery_h > 0": self.recovery_h > 0,
+            "recovery_reference > 0": self.recovery_reference > 0,
+            "0 < tolerance <= heterogeneity": 0 < self.tolerance <= self.heterogeneity,
+            "0 <= tracking < 1": 0 <= self.tracking < 1,
+            "born_ratio > 0": self.born_ratio > 0,
+            "0 < born_share < 0.5": 0 < self.born_share < 0.5,
+            "shift_k > 0": self.shift_k > 0,
+            "0 < quorum <= 1": 0 < self.quorum <= 1,
+            "few_peers >= 2": self.few_peers >= 2,
+            "window >= 8": self.window >= 8,
+            "max_rows >= 32": self.max_rows >= 32,
+        }
+        for rule, holds in rules.items():
+            if not holds:
+                raise ValueError(f"detection: {rule} does not hold in {self}")

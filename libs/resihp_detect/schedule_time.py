@@ -1,0 +1,54 @@
+"""Healthy iteration time from the plan: the critical path of its program (paper, Eq. 2; `resihp_plan.simulate`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from resihp_plan import CostModel, ParallelPlan, Work, gradient_buckets, program, simulate
+
+_RATIOS = np.exp2(np.arange(-4.0, 4.5, 0.5))
+"""Candidates for the cost of squared lengths, relative to the operation count."""
+
+
+class ScheduleTime:
+    """Predicts iteration seconds of one plan; `learn` fits the two numbers that operation counts do not give."""
+
+    def __init__(self, plan: ParallelPlan, cost: CostModel) -> None:
+        self._plan, self._cost = plan, cost
+        self._program, self._buckets = program(plan), gradient_buckets(plan, cost.model)
+        self._scale = 1.0
+
+    def seconds(self, work: Work) -> float:
+        """Predicted healthy seconds. Raises ValueError if `work` ([replica][micro-batch]) does not fit the plan."""
+        return self._scale * self._makespan(work, self._cost)
+
+    def learn(self, works: Sequence[Work], observed_s: Sequence[float]) -> float:
+        """Fit speed and the weight of squared lengths to healthy iterations; returns the mean absolute error as a
+        ratio.
+
+        Speed is the median of observed / predicted, robust against hiccups; the weight is the candidate with the
+        least median deviation. Raises ValueError for fewer than 3 iterations.
+        """
+        times = np.asarray(observed_s, dtype=np.float64)
+        ok = np.isfinite(times) & (times > 0)
+        if len(works) != len(times) or ok.sum() < 3:
+            raise ValueError(f"{len(works)} works and {int(ok.sum())} usable times: at least 3 pairs are needed")
+        best: tuple[float, CostModel, float, float] | None = None
+        for ratio in _RATIOS:
+            cost = replace(self._cost, square_s=self._cost.square_s * float(ratio))
+            log = np.log(
+                times[ok] / np.array([self._makespan(w, cost) for w, good in zip(works, ok, strict=True) if good])
+            )
+            middle = float(np.median(log))
+            deviation = float(np.median(np.abs(log - middle)))
+            if best is None or deviation < best[0]:
+                best = (deviation, cost, float(np.exp(middle)), float(np.mean(np.abs(np.expm1(log - middle)))))
+        assert best is not None  # there are candidates
+        _, self._cost, self._scale, error = best
+        return error
+
+    def _makespan(self, work: Work, cost: CostModel) -> float:
+        return simulate(self._plan, self._program, work, cost, buckets=self._buckets).makespan_s
