@@ -161,6 +161,7 @@ DOWN: tuple[Wire, ...] = (
         placement=(NodeRanks(node="n0", ranks=(0, 1), starts=(2, 0)), NodeRanks(node="n1", ranks=(3,))),
     ),
     link.AbortEpoch(dead_ranks=(3,), starts=(1,), noticed_s=12.5, reason="rank 3 lost"),
+    link.SetSpeed(factor=0.5, for_s=30.0),
     link.FinishNow(),
     link.StopNow(reason="operator"),
 )
