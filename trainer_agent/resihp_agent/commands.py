@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -24,6 +24,7 @@ from resihp_agent.settings import AgentSettings
 from resihp_agent.supervisor import Supervisor
 from resihp_bus.port import Ack, Outcome, Reject, Retry
 from resihp_messages import AnyEnvelope, ack, command, link
+from resihp_messages.placement import paired_starts, starts_of
 from resihp_plan.plan import InvalidPlan, ParallelPlan
 
 log = structlog.get_logger(__name__)
@@ -107,10 +108,11 @@ class CommandHandler:
         return missing > free and any(worker.leaving is not None for worker in running)
 
     async def _start_workers(self, envelope: AnyEnvelope, body: command.StartWorkers) -> None:
-        job = self._supervisor.job(envelope.job)
-        if not job.workers:
+        job, starts = self._supervisor.job(envelope.job), paired_starts(body.ranks, body.starts)
+        if not job.workers and not any(starts.values()):
             self._forget(job)
             job = self._supervisor.job(envelope.job)
+        job.learn_starts(starts)
         missing = [rank for rank in body.ranks if rank not in job.workers]
         free = self._settings.num_slots - self._supervisor.num_workers
         if len(missing) > free:
@@ -119,10 +121,10 @@ class CommandHandler:
                 ack.WorkerFailed(node=self._settings.node, rank=missing[0], error=reason), job=envelope.job
             )
             return
-        job.starting = frozenset(body.ranks)
+        job.starting |= frozenset(body.ranks)
         for rank in missing:
             try:
-                await self._supervisor.start(body.spec, rank)
+                await self._supervisor.start(body.spec, rank, starts[rank])
             except StartFailed as error:
                 self._announcer.say(
                     ack.WorkerFailed(node=self._settings.node, rank=rank, error=str(error)), job=envelope.job
@@ -149,18 +151,21 @@ class CommandHandler:
         if plan.digest != body.digest or plan.epoch != envelope.epoch:
             raise RefusedCommand(f"plan {plan.digest[:12]} of epoch {plan.epoch} is not the announced one")
         self._ledger.admit_epoch(envelope.job, envelope.epoch)
-        self._fence_declared_dead(job, body.dead_ranks)
+        starts = starts_of(body.placement)
+        dead = {rank: starts.get(rank, 0) for rank in body.dead_ranks}
+        self._fence_declared_dead(job, dead)
         local = tuple(rank for rank in plan.world if job is not None and rank in job.workers)
         if job is None or not local:
             log.info("no_local_rank", job=envelope.job, epoch=plan.epoch)
             return
-        members = frozenset(plan.world)
-        unaware = job.note_deaths(members, body.dead_ranks)
+        job.learn_starts(starts)
+        members = {rank: starts.get(rank, 0) for rank in plan.world}
+        unaware = job.outdated_ranks(members)
         if unaware:  # the scheduler will hear of these deaths and send a newer plan
             log.warning("plan_outdated", job=job.name, epoch=plan.epoch, dead=unaware)
             return
         if body.mode == "recovery":
-            self._abort_before_recovery(job, body, received_s)
+            self._abort_before_recovery(job, dead, received_s)
         elif body.mode == "initial":
             job.notice_s = None
         notice_s = job.notice_s if body.mode == "recovery" and job.notice_s is not None else received_s
@@ -185,22 +190,21 @@ class CommandHandler:
                 base_plans=body.base_plans,
                 store_address=body.store_address,
                 dead_ranks=body.dead_ranks,
+                placement=body.placement,
             ),
             local,
         )
 
-    def _fence_declared_dead(self, job: LocalJob | None, dead_ranks: tuple[int, ...]) -> None:
-        """A rank that everybody else has given up may not act any more, even if it lives."""
-        for rank in dead_ranks:
+    def _fence_declared_dead(self, job: LocalJob | None, dead: Mapping[int, int]) -> None:
+        """A process that everybody else has given up may not act any more, even if it lives."""
+        for rank, start in dead.items():
             worker = job.workers.get(rank) if job is not None else None
-            if worker is not None:
+            if worker is not None and worker.start <= start:
                 self._supervisor.fence(worker, "the plan counts it among the dead")
 
-    def _abort_before_recovery(self, job: LocalJob, body: command.ApplyPlan, now_s: float) -> None:
+    def _abort_before_recovery(self, job: LocalJob, dead: Mapping[int, int], now_s: float) -> None:
         """News of a fault on another node may have missed us; the workers must leave the old epoch all the same."""
-        news = job.abort(body.dead_ranks, noticed_s=now_s, reason="the plan names dead ranks")
-        for rank in news:
-            job.dead[rank].planned_without = True
+        news = job.abort(dead, noticed_s=now_s, reason="the plan names dead ranks")
         if not news and job.running_epoch and not job.explains(job.running_epoch):
             job.abort_epoch(job.running_epoch, noticed_s=job.notice_s or now_s, reason="recovery without a death")
 
