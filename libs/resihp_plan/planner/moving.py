@@ -6,6 +6,7 @@ Equal to what `transfers` moves, tensor by tensor, as long as every slice has a 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 from resihp_plan.layout import unit_shares
@@ -85,6 +86,7 @@ def _cut(stage: StagePlan, model: ModelSpec) -> list[dict[Split, tuple[int, int]
     return found
 
 
+@lru_cache(maxsize=256)
 def _elements(model: ModelSpec, part: int, split: Split) -> int:
     found = 0
     for tensor in model.tensors:

@@ -39,6 +39,8 @@ class Effort:
     """How long the search may look."""
 
     swaps: int = 200
+    compared: int = 6
+    """Arrangements whose exact time is worked out, best estimate first."""
     polished: int = 4
     polish_rounds: int = 12
     descents: int = 2
@@ -49,8 +51,8 @@ class Effort:
         if num_devices <= 64:
             return cls(swaps=300)
         if num_devices <= 512:
-            return cls(swaps=300, polished=3, polish_rounds=8)
-        return cls(swaps=150, polished=1, polish_rounds=2, descents=1)
+            return cls(swaps=300, compared=5, polished=3, polish_rounds=8)
+        return cls(swaps=150, compared=2, polished=1, polish_rounds=1, descents=1)
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def _descend(
 
 def _finish(found: Mapping[tuple[Pipeline, ...], str], space: Space, effort: Effort, switches: Switches) -> list[Found]:
     """Exact times; the best few are polished. All are kept: moving less state may be worth more than speed."""
-    ranked = sorted(found, key=space.estimate_s)[: effort.polished + 2]
+    ranked = sorted(found, key=space.estimate_s)[: effort.compared]
     results: list[Found] = []
     for i, pipelines in enumerate(ranked):
         shape = space.shape(pipelines)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from resihp_plan.cluster import Health, speed_of
 from resihp_plan.cost import CostModel
@@ -165,11 +166,13 @@ class GroupMaker:
         )
 
 
+@lru_cache(maxsize=64)
 def layer_elements(model: ModelSpec) -> int:
     """Parameters of one layer."""
     return sum(_size(t.shape) for t in model.tensors if t.layer == 0)
 
 
+@lru_cache(maxsize=64)
 def vocabulary_elements(model: ModelSpec) -> int:
     """Parameters of the embedding or of the head, the larger of the two."""
     return max(sum(_size(t.shape) for t in model.tensors if t.layer == part) for part in (EMBEDDING, HEAD))
