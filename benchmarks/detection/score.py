@@ -52,9 +52,19 @@ class Score:
     """Faults named while no other device of the group was accused wrongly."""
     recovered: int = 0
     _before: Flags | None = None
+    _at: dict[int, list[int]] = field(default_factory=dict)
+    _excused_at: dict[int, list[Fault]] = field(default_factory=dict)
     _found: dict[int, int] = field(default_factory=dict)
     _disturbed: set[int] = field(default_factory=set)
     _cleared: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for n, f in enumerate(self.faults):
+            for i in range(f.start, f.stop + WITHIN):
+                self._at.setdefault(i, []).append(n)
+        for f in self.excused:
+            for i in range(f.start, f.stop + WITHIN):
+                self._excused_at.setdefault(i, []).append(f)
 
     def see(self, i: int, slow: Flags) -> None:
         """Flags (groups, devices) after iteration i."""
@@ -64,16 +74,14 @@ class Score:
             return
         # a device is excused while it is slow and for the iterations in which its end must be noticed
         excused = np.zeros_like(slow)
-        for f in self.excused:
-            if f.start <= i < f.stop + WITHIN:
-                excused[f.group, f.device] = True
+        for f in self._excused_at.get(i, []):
+            excused[f.group, f.device] = True
         fresh = slow & ~before & ~excused
         self.false_alarms += int(fresh.sum())
         self.device_iterations += int((~excused).sum())
         wrong = set(np.nonzero(fresh)[0].tolist())
-        for n, f in enumerate(self.faults):
-            if not f.start <= i < f.stop + WITHIN:
-                continue
+        for n in self._at.get(i, []):
+            f = self.faults[n]
             flagged = bool(slow[f.group, f.device])
             if i < f.stop:
                 if flagged and i < f.start + WITHIN:

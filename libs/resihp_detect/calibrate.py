@@ -52,22 +52,23 @@ def calibrate(work: Floats, seconds: Floats, config: PeerConfig) -> Calibration:
     rest = against - offset
     known = rest[np.isfinite(rest)]
     sigma = float(MAD_TO_SIGMA * np.median(np.abs(known))) * np.sqrt(len(level) / max(len(level) - 1, 1))
-    born = born_slow(offset, config)
     memory = _memory(rest, sigma)
     uncertain = 3.0 * MEDIAN_EFFICIENCY * sigma * memory**2 / np.sqrt(len(level))  # an offset is known no better
+    born = born_slow(offset, config, uncertain=2.0 * uncertain)
     heterogeneous = bool((np.abs(np.where(born, 0.0, offset)) > config.heterogeneity + uncertain).any())
     return Calibration(fits, offset, sigma, memory, born, heterogeneous)
 
 
-def born_slow(offset: Floats, config: PeerConfig) -> Flags:
+def born_slow(offset: Floats, config: PeerConfig, *, uncertain: float = 0.0) -> Flags:
     """Devices far slower than the spread of their peers explains; nobody in a group too small to have a majority.
 
-    If more than a share of the group would be, these are two kinds of devices, not faults.
+    `uncertain`: what an offset may be by chance alone; the spread of few peers is itself too noisy to guard against
+    it. If more than a share of the group would be, these are two kinds of devices, not faults.
     """
     if len(offset) < config.few_peers:
         return np.zeros(len(offset), dtype=np.bool_)
     center, _, _ = peer_medians(offset[None])
-    limit = max(config.tolerance, config.born_ratio * float(spread(offset[None])[0]))
+    limit = max(config.tolerance, uncertain, config.born_ratio * float(spread(offset[None])[0]))
     born = np.asarray(offset - center[0] > limit)
     return born if born.sum() <= max(1.0, config.born_share * len(offset)) else np.zeros_like(born)
 
