@@ -71,5 +71,5 @@ def test_plan_init_and_simulate(tmp_path: Path) -> None:
     assert told["faults"] == 8
     goodput = {p["policy"]: p["goodput"] for p in told["policies"]}
     assert 0.5 < goodput["static"] < goodput["resihp"] < 1.0
-    rows = list(csv.DictReader(out.open()))
+    rows = list(csv.DictReader(out.read_text().splitlines()))
     assert {r["policy"] for r in rows} == {"static", "resihp"}
