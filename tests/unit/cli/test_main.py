@@ -16,7 +16,20 @@ from resihp_store import Store
 from resihp_store.revisions import upgrade
 from support.gateway import AFTER_LOSS, seed
 
-COMMANDS = {"demo", "up", "train", "status", "events", "history", "verify", "doctor", "replay", "who-is-slow", "simulate", "whatif"}
+COMMANDS = {
+    "demo",
+    "up",
+    "train",
+    "status",
+    "events",
+    "history",
+    "verify",
+    "doctor",
+    "replay",
+    "who-is-slow",
+    "simulate",
+    "whatif",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +54,7 @@ def database(tmp_path: Path) -> str:
 
 def test_surface() -> None:
     assert {c.name or (c.callback and c.callback.__name__) for c in app.registered_commands} == COMMANDS
-    assert {c.name for c in inject_app.registered_commands} == {"kill", "freeze"}
+    assert {c.name for c in inject_app.registered_commands} == {"kill", "freeze", "slow", "restart"}
     assert {c.name for c in plan_app.registered_commands} == {"show", "apply", "init"}
 
 
