@@ -10,7 +10,7 @@ ARGS   ?=
 # The stamp is named by what was installed: a changed lock or pyproject.toml sets up again, anything else costs nothing.
 STAMP  := $(VENV)/.setup-$(shell cat requirements.lock pyproject.toml | sha256sum | cut -c1-16)
 
-.PHONY: help setup demo test check format bench bench-planner compose-check clean
+.PHONY: help setup demo test check format bench bench-detection bench-planner compose-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
