@@ -70,5 +70,6 @@ async def test_a_torch_worker_dies_and_the_other_finishes_the_job(tmp_path: Path
         assert len(hand.all(event.WorkerExited)) == 1
         reports = hand.all(IterationReport)
         assert sorted({report.iteration for report in reports}) == list(range(1, 61))
-        assert all(report.ranks == (0, 1) for report in reports if report.iteration <= applied.committed)
+        # The victim may have died between its last commit and its report of it.
+        assert all(report.ranks == (0, 1) for report in reports if report.iteration < applied.committed)
     await bus.close()
