@@ -10,7 +10,7 @@ ARGS   ?=
 # The stamp is named by what was installed: a changed lock or pyproject.toml sets up again, anything else costs nothing.
 STAMP  := $(VENV)/.setup-$(shell cat requirements.lock pyproject.toml | sha256sum | cut -c1-16)
 
-.PHONY: help setup demo test check format bench bench-detection bench-planner compose-check clean
+.PHONY: help setup demo test soak check format bench bench-detection bench-planner compose-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -32,8 +32,11 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## Train a small LLaMA-style model on 8 workers, kill one in mid-iteration, watch the other seven go on
 	$(BIN)/resihp demo $(ARGS)
 
-test: $(STAMP) ## Run all tests (real nats-server, PostgreSQL and worker processes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+test: $(STAMP) ## Run the tests (real nats-server, PostgreSQL and worker processes), all but the minutes-long ones
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+soak: $(STAMP) ## Run the minutes-long tests: whole days of operation, many changes of plan, loss of nodes and of the control plane
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak $(ARGS)
 
 check: $(STAMP) ## ruff, ruff format, mypy strict, import rules, spelling
 	$(BIN)/ruff check .

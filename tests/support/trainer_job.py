@@ -5,6 +5,7 @@ Everything that a worker sees is what a real agent would send; what differs is t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -239,7 +240,8 @@ class TrainerJob:
     def close(self) -> None:
         """Kill what is left."""
         for rank in list(self.workers):
-            os.killpg(self.workers[rank].pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself
+                os.killpg(self.workers[rank].pid, signal.SIGKILL)
             self._bury(rank)
 
     def _fence_frozen(self) -> None:

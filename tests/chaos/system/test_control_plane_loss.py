@@ -13,6 +13,7 @@ HANG_S = 5.0
 """A bound on hanging, not a timing: many iterations long, and shorter than any wait for a service would be."""
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 async def test_training_outlives_the_control_plane_and_the_next_fault_is_handled() -> None:
     loss = await measure(WINDOW, extra=["--dtype", "float64", "--verify"])

@@ -9,6 +9,7 @@ from benchmarks.demo import run_demo
 ITERATIONS = 40
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 async def test_half_of_the_devices_go_and_come_back() -> None:
     node = ("--agents", "2", "--kill-agent", "1@8", "--rejoin-agent", "1@8")

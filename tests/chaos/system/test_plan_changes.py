@@ -10,6 +10,7 @@ CHANGES = 3 * len(LAYOUTS) + 1
 """So that the last layout was visited twice before, and the first of these visits has warmed everything up."""
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 async def test_a_job_changes_its_plan_again_and_again_without_leaking() -> None:
     series = await measure(CHANGES, ["--dtype", "float64", "--verify"])

@@ -65,6 +65,7 @@ async def test_rank_0_of_two_nodes() -> None:
     promises_hold(await run_demo(*arguments), iterations=10, lost=[0])
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 async def test_one_after_another_at_every_point_of_an_iteration() -> None:
     """During the gradient all-reduce, during the vote, with half of the optimizer step done: three ranks in turn."""

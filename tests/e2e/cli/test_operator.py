@@ -86,6 +86,7 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
     made.end()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(500)
 def test_a_day(operator: Operator, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
@@ -154,6 +155,7 @@ def test_a_day(operator: Operator, tmp_path: Path) -> None:
     assert verified["max_abs_diff"] <= 1e-9
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(200)
 def test_services_come_back_and_nothing_outlives_a_killed_supervisor(operator: Operator) -> None:
     system = operator.start("up", "up", "--devices", "2")
