@@ -59,7 +59,8 @@ async def test_one_verdict_per_fault_across_sigkills(
             wanted = 6 * round_number + 3
             await wait_for(lambda wanted=wanted: len(world.of(event.WorkerLost)) >= wanted, 20.0)
             service.kill()
-    with detector(nats_server, tmp_path / "d") as service:
+    with detector(nats_server, tmp_path / "last") as service:
+        await service.ready()  # earlier, SIGTERM would end it without its handler
         await wait_for(lambda: len(world.of(event.WorkerLost)) == 30, 20.0)
         assert await service.stop() == 0
     stored = await stored_verdicts(nats_bus)
