@@ -15,7 +15,7 @@ from resihp_plan.planner import plan_after_loss, plan_initial
 from resihp_trainer.data import documents
 from resihp_trainer.reference import Reference, corpus_of, train_reference
 from resihp_trainer.result import assemble
-from support.trainer_job import TrainerJob, result_folder
+from resihp_trainer.trials.trainer_job import TrainerJob, result_folder
 
 MODEL = ModelConfig(num_layers=4, hidden=32, num_heads=8, num_kv_heads=4, ffn_hidden=96, vocab_size=256)
 SPEC = ModelSpec(**MODEL.model_dump())

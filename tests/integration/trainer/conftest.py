@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from resihp_trainer.trials.trainer_job import TrainerJob
 from support.trainer_cases import small_job
-from support.trainer_job import TrainerJob
 from support.zygote_client import ZygoteClient
 
 

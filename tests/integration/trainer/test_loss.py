@@ -17,8 +17,8 @@ from resihp_messages.link import CommunicationFailed, EpochAborted, IterationCom
 from resihp_messages.page import PageState
 from resihp_plan import ParallelPlan
 from resihp_trainer import verify
+from resihp_trainer.trials.trainer_job import TrainerJob, result_folder
 from support.trainer_cases import HEALTHY, assert_undisturbed, plan_without
-from support.trainer_job import TrainerJob, result_folder
 from support.waiting import wait_for_blocking
 
 StartJob = Callable[..., TrainerJob]

@@ -22,8 +22,8 @@ from resihp_messages.link import (
 )
 from resihp_messages.page import PageState
 from resihp_plan import Migration, ParallelPlan, ReplicaPlan, Schedule
+from resihp_trainer.trials.trainer_job import TrainerJob, TrialFailed
 from support.trainer_cases import HEALTHY, assert_undisturbed, plan_without, replica, stage
-from support.trainer_job import TrainerJob
 from support.waiting import wait_for_blocking
 
 StartJob = Callable[..., TrainerJob]
@@ -281,5 +281,5 @@ def test_stop_now_ends_without_a_result(start_job: StartJob, tmp_path: Path) -> 
 @pytest.mark.parametrize("path", ["missing.txt", "empty.txt"])
 def test_bad_data_fails_with_one_line(start_job: StartJob, tmp_path: Path, path: str) -> None:
     (tmp_path / "empty.txt").touch()
-    with pytest.raises(AssertionError, match=rf"data\.path.*{path}"):
+    with pytest.raises(TrialFailed, match=rf"data\.path.*{path}"):
         start_job(2, num_ranks=1, data={"path": str(tmp_path / path)})

@@ -14,8 +14,8 @@ import pytest
 from resihp_messages import ScriptedFault
 from resihp_messages.link import CommunicationFailed, EpochAborted, Hello, PlanInstalled
 from resihp_plan import ParallelPlan
+from resihp_trainer.trials.trainer_job import TrainerJob
 from support.trainer_cases import HEALTHY, assert_undisturbed, plan_without
-from support.trainer_job import TrainerJob
 
 StartJob = Callable[..., TrainerJob]
 VICTIM = 3

@@ -1,6 +1,6 @@
 """Plays the agents for a job of real workers: configures them, delivers plans, notices deaths and freezes, aborts.
 
-Everything that a worker sees is what a real agent would send; what differs is that plans come from the test.
+Everything that a worker sees is what a real agent would send; what differs is that plans come from the caller.
 """
 
 from __future__ import annotations
@@ -33,12 +33,17 @@ from resihp_messages.link import (
     payload_length,
 )
 from resihp_plan import ParallelPlan
-from support.zygote_client import SpawnedWorker, ZygoteClient
+from resihp_trainer import result
+from resihp_trainer.trials.zygote_client import SpawnedWorker, ZygoteClient
 
 F = TypeVar("F")
 HANG_S = 60.0
 """Generous bound: a job that makes no step towards its end for this long hangs."""
 STALL_S = 1.0
+
+
+class TrialFailed(Exception):
+    """A job did what it must not do; the text says what, with the ends of the workers' logs."""
 
 
 class TrainerJob:
@@ -134,7 +139,7 @@ class TrainerJob:
             starts=tuple(self.starts[rank] for rank in dead),
             epoch=epoch,
             noticed_s=self.noticed_s,
-            reason="test",
+            reason="trial",
         )
         self.send(list(self.workers), message)
 
@@ -183,13 +188,15 @@ class TrainerJob:
         return died
 
     def wait(self, condition: Callable[[], bool], what: str, timeout_s: float = HANG_S) -> None:
-        """Pump until the condition holds; unexpected deaths fail the test."""
+        """Pump until the condition holds; unexpected deaths end the trial."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             died = self.pump()
-            assert not died, f"ranks {died} died while waiting for {what}: {self.logs(died)}"
+            if died:
+                raise TrialFailed(f"ranks {died} died while waiting for {what}: {self.logs(died)}")
             self.check_failures()
-            assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}; {self.situation()}"
+            if time.monotonic() >= deadline:
+                raise TrialFailed(f"not within {timeout_s} s: {what}; {self.situation()}")
 
     def run(
         self,
@@ -211,19 +218,21 @@ class TrainerJob:
                 if any(self.last(rank, Finished) for rank in self.frames):
                     self.send(list(self.workers), FinishNow())
                 else:
-                    assert on_loss is not None, f"ranks {lost} died: {self.logs(lost)}"
+                    if on_loss is None:
+                        raise TrialFailed(f"ranks {lost} died: {self.logs(lost)}")
                     self.install(on_loss(self.plans[-1], lost), "recovery")
             if on_pump is not None:
                 on_pump()
             now_heard = sum(len(f) for f in self.frames.values())
             if now_heard != heard:
                 heard, deadline = now_heard, time.monotonic() + HANG_S
-            assert time.monotonic() < deadline, f"nothing happened for {HANG_S} s; {self.situation()}"
+            if time.monotonic() >= deadline:
+                raise TrialFailed(f"nothing happened for {HANG_S} s; {self.situation()}")
 
     def check_failures(self) -> None:
-        """A `Failed` frame fails the test at once."""
-        failed = self.all(Failed)
-        assert not failed, f"{failed}: {self.logs(r for r, _ in failed)}"
+        """A `Failed` frame ends the trial at once."""
+        if failed := self.all(Failed):
+            raise TrialFailed(f"{failed}: {self.logs(r for r, _ in failed)}")
 
     def situation(self) -> str:
         """For the text of failures."""
@@ -285,5 +294,6 @@ class TrainerJob:
 
 def result_folder(job: TrainerJob) -> Path:
     """Where the job's last plan left its shards."""
-    assert job.spec.output_dir is not None
-    return Path(job.spec.output_dir) / "final" / f"e{job.last_plan.epoch}"
+    if job.spec.output_path is None:
+        raise ValueError(f"job {job.spec.name} keeps no result: output_dir is not set")
+    return result.result_folder(job.spec.output_path, job.last_plan.epoch)
