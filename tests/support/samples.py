@@ -99,6 +99,10 @@ BODIES: tuple[Body, ...] = (
     event.ReconfigurationSuperseded(reconfiguration_id="r1", by_reconfiguration_id="r2", reason="rank 5 lost"),
     event.JobFinished(iterations=40, committed=40, samples_expected=1280, samples_once=1280, final_loss=2.5),
     event.JobFailed(reason="no plan fits"),
+    event.ActionRequested(
+        action="RequestStop", actor="alice", role="operate", client="127.0.0.1", reason="end of shift", parameters={}
+    ),
+    event.ActionAnswered(action="RequestStop", actor="alice", accepted=False, detail="job 'demo' is finished"),
     report.NodeBeat(
         node="n0",
         sequence=9,

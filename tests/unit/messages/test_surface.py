@@ -16,7 +16,8 @@ BY_KIND = {
     Kind.BEAT: "NodeBeat",
     Kind.REPORT: "IterationReport",
     Kind.SCORE: "",
-    Kind.EVENT: """JobFailed JobFinished JobStarted JobSubmitted LinkBroken LinkLost NodeJoined NodeLeft NodeLost
+    Kind.EVENT: """ActionAnswered ActionRequested
+        JobFailed JobFinished JobStarted JobSubmitted LinkBroken LinkLost NodeJoined NodeLeft NodeLost
         ReconfigurationApplied ReconfigurationPlanned ReconfigurationRejected ReconfigurationSuperseded
         WorkerExited WorkerFrozen WorkerLost WorkerStalled""",
     Kind.COMMAND: "ApplyPlan FenceWorker FinishJob InflictFault StartWorkers StopJob",
