@@ -30,6 +30,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from resihp_store.errors import BadDatabaseUrl, StoreUnavailable
 
+IDLE_IN_TRANSACTION_S = 5.0
+"""Far above the milliseconds that a transaction takes between two statements, even on a starved machine."""
+
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 
 
@@ -73,26 +76,43 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def writer_engine(url: URL, *, busy_timeout_s: float = 5.0) -> AsyncEngine:
+def writer_engine(
+    url: URL, *, busy_timeout_s: float = 5.0, idle_in_transaction_s: float = IDLE_IN_TRANSACTION_S
+) -> AsyncEngine:
     """Engine for transactions that write."""
-    return _engine(url, begin="BEGIN IMMEDIATE", busy_timeout_s=busy_timeout_s, pool_size=1)
+    return _engine(
+        url,
+        begin="BEGIN IMMEDIATE",
+        busy_timeout_s=busy_timeout_s,
+        pool_size=1,
+        idle_in_transaction_s=idle_in_transaction_s,
+    )
 
 
 def reader_engine(url: URL, *, busy_timeout_s: float = 5.0) -> AsyncEngine:
-    """Engine for reads: never takes a write lock."""
-    return _engine(url, begin="BEGIN", busy_timeout_s=busy_timeout_s, pool_size=4)
+    """Engine for reads: never takes a write lock, so its transactions may idle."""
+    return _engine(url, begin="BEGIN", busy_timeout_s=busy_timeout_s, pool_size=4, idle_in_transaction_s=0.0)
 
 
-def _engine(url: URL, *, begin: str, busy_timeout_s: float, pool_size: int) -> AsyncEngine:
+def _engine(
+    url: URL, *, begin: str, busy_timeout_s: float, pool_size: int, idle_in_transaction_s: float
+) -> AsyncEngine:
     try:
         if sqlite_path(url) is None:
+            idle_ms = str(round(idle_in_transaction_s * 1000))
             return create_async_engine(
                 url,
                 json_serializer=_dumps,
                 pool_size=4,
                 pool_pre_ping=True,
                 pool_timeout=busy_timeout_s,
-                connect_args={"timeout": busy_timeout_s, "command_timeout": 30.0},
+                connect_args={
+                    "timeout": busy_timeout_s,
+                    "command_timeout": 30.0,
+                    "server_settings": {
+                        "idle_in_transaction_session_timeout": str(round(idle_in_transaction_s * 1000))
+                    },
+                },
             )
         engine = create_async_engine(
             url,

