@@ -109,9 +109,7 @@ def _engine(
                 connect_args={
                     "timeout": busy_timeout_s,
                     "command_timeout": 30.0,
-                    "server_settings": {
-                        "idle_in_transaction_session_timeout": str(round(idle_in_transaction_s * 1000))
-                    },
+                    "server_settings": {"idle_in_transaction_session_timeout": idle_ms},
                 },
             )
         engine = create_async_engine(
