@@ -13,6 +13,8 @@ from pydantic import Field
 from resihp_messages.envelope import Body, Kind
 from resihp_messages.ids import Count, Digest, Finite, JsonObject, RankField, Seconds, Text, Token, Wire
 
+Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+
 
 class _Event(Body):
     kind: ClassVar[Kind] = Kind.EVENT
@@ -92,12 +94,27 @@ class LinkBroken(_Event):
 class Verdict(Wire):
     """What the detector concludes."""
 
-    fault: Literal["worker_lost", "worker_frozen", "node_lost", "link_broken"]
+    fault: Literal[
+        "worker_lost",
+        "worker_frozen",
+        "node_lost",
+        "link_broken",
+        "device_suspected",
+        "device_slow",
+        "device_recovered",
+        "link_slow",
+        "link_recovered",
+        "workload_shift",
+        "state_diverged",
+    ]
     ranks: tuple[RankField, ...]
     node: Token
-    p: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+    p: Fraction
     """Throughput of the device relative to its own healthy peak: 0 is fail-stop."""
-    confidence: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+    confidence: Fraction
+    p_low: Fraction | None = None
+    p_high: Fraction | None = None
+    """95 % interval of p, if it was estimated."""
 
 
 class _FailureEvent(_Event):
@@ -130,6 +147,37 @@ class LinkLost(_FailureEvent):
     """A link broke without a death: groups must be formed anew, no device is excluded."""
 
     schema_name: ClassVar[str] = "LinkLost.v1"
+
+
+class DeviceSuspected(_FailureEvent):
+    """A device seems to be slow; not sure yet. Nothing is changed because of it."""
+
+    schema_name: ClassVar[str] = "DeviceSuspected.v1"
+
+
+class DeviceSlow(_FailureEvent):
+    """A device computes slower than its healthy self. Evidence holds `iteration` (when it was concluded) and
+    `first_iteration` (when it began)."""
+
+    schema_name: ClassVar[str] = "DeviceSlow.v1"
+
+
+class DeviceRecovered(_FailureEvent):
+    """A device that was slow computes as before. Evidence as of `DeviceSlow`."""
+
+    schema_name: ClassVar[str] = "DeviceRecovered.v1"
+
+
+class LinkSlow(_FailureEvent):
+    """Transfers between two ranks take longer than those of their peers."""
+
+    schema_name: ClassVar[str] = "LinkSlow.v1"
+
+
+class WorkloadShift(_FailureEvent):
+    """All peers changed together (other data, heat): no fault of a device."""
+
+    schema_name: ClassVar[str] = "WorkloadShift.v1"
 
 
 # --- decided by the scheduler -------------------------------------------------------------------------------------
@@ -199,6 +247,50 @@ class ReconfigurationSuperseded(_Event):
     reconfiguration_id: Token
     by_reconfiguration_id: Token
     reason: Text
+
+
+class DecisionMade(_Event):
+    """The scheduler weighed a change that nobody has to make at once: what it does, and why not something else."""
+
+    schema_name: ClassVar[str] = "DecisionMade.v1"
+
+    decision_id: Token
+    trigger: Text
+    """What made it think: `rank 5 slow (p 0.50)`, `rank 3 returned`."""
+    action: Literal["act", "advise", "wait", "stay"]
+    """The plan is on its way, would be in another mode, may be later, or there is none that is worth it."""
+    reason: Text
+    difference: Text = ""
+    predicted_tokens_per_s: Finite | None = None
+    """With the best plan."""
+    stay_tokens_per_s: Finite | None = None
+    """With the plan in force."""
+    bound_tokens_per_s: Finite | None = None
+    again_in_s: Seconds | None = None
+    """`wait`: when it is weighed again at the latest."""
+
+
+class DecisionClosed(_Event):
+    """Advice or a wait is over: acted on, approved, vetoed, or overtaken by events."""
+
+    schema_name: ClassVar[str] = "DecisionClosed.v1"
+
+    decision_id: Token
+    outcome: Literal["acted", "approved", "vetoed", "superseded"]
+    reason: Text = ""
+
+
+class ModeChanged(_Event):
+    """An operator, or the breaker, changed what the scheduler may do on its own."""
+
+    schema_name: ClassVar[str] = "ModeChanged.v1"
+
+    mode: Literal["act", "advise", "off"]
+    held: bool = False
+    """No change that can wait is made for `hold_s`, or (None) until the hold is lifted."""
+    hold_s: Seconds | None = None
+    breaker_tripped: bool = False
+    reason: Text = ""
 
 
 class JobFinished(_Event):

@@ -1,4 +1,4 @@
-"""Beats and reports: what agents say periodically."""
+"""Beats and reports of agents, scores of the detector: what is said periodically."""
 
 from __future__ import annotations
 
@@ -119,5 +119,33 @@ class IterationReport(Body):
         for name in (*_COLUMNS, *_OPTIONAL_COLUMNS):
             optional = name in _OPTIONAL_COLUMNS
             if len(getattr(self, name)) != n and not (optional and not getattr(self, name)):
+                raise ValueError(f"column {name} has {len(getattr(self, name))} entries for {n} ranks")
+        return self
+
+
+Speed = Annotated[float, Field(ge=0.0, le=4.0, allow_inf_nan=False)]
+
+
+class HealthScores(Body):
+    """Speed of every judged device in one iteration, columnar (all given lists have equal length). Newest wins."""
+
+    schema_name: ClassVar[str] = "HealthScores.v1"
+    kind: ClassVar[Kind] = Kind.SCORE
+
+    iteration: Annotated[int, Field(ge=1)]
+    ranks: tuple[RankField, ...]
+    p: tuple[Speed, ...]
+    """Throughput relative to the device's own healthy self, over the iterations since its last change."""
+    p_low: tuple[Speed, ...] = ()
+    p_high: tuple[Speed, ...] = ()
+    """95 % interval of p."""
+    confidence: tuple[Speed, ...] = ()
+    """That the device is slow: 0 for one that looks healthy."""
+
+    @model_validator(mode="after")
+    def _columns(self) -> HealthScores:
+        n = len(self.ranks)
+        for name in ("p", "p_low", "p_high", "confidence"):
+            if len(getattr(self, name)) not in ((n,) if name == "p" else (0, n)):
                 raise ValueError(f"column {name} has {len(getattr(self, name))} entries for {n} ranks")
         return self

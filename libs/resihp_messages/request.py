@@ -61,6 +61,37 @@ class RequestStop(_Request):
     reason: Text = "operator"
 
 
+class RequestMode(_Request):
+    """What the scheduler may do on its own for a job. Also resets a tripped breaker. Losses are always acted on."""
+
+    schema_name: ClassVar[str] = "RequestMode.v1"
+
+    mode: Literal["act", "advise", "off"]
+    """`act`: decide and do; `advise`: decide, publish, and wait for approval; `off`: weigh nothing that can wait."""
+    reason: Text = "operator"
+
+
+class RequestRuling(_Request):
+    """Approve or veto an advised or waiting decision. An approved plan is weighed again before it is applied."""
+
+    schema_name: ClassVar[str] = "RequestRuling.v1"
+
+    ruling: Literal["approve", "veto"]
+    decision_id: Token | None = None
+    """None: the newest open one."""
+    reason: Text = "operator"
+
+
+class RequestHold(_Request):
+    """Make no change that can wait: until lifted (pause), or for some seconds (protect an evaluation); or lift it."""
+
+    schema_name: ClassVar[str] = "RequestHold.v1"
+
+    for_s: Seconds | None = None
+    """None: until lifted; 0: lift."""
+    reason: Text = "operator"
+
+
 class Probe(_Request):
     """Sent by a service to itself: the answer proves that the way through the bus and back is open."""
 
@@ -78,3 +109,4 @@ class Reply(Body):
     temporary: bool = False
     """Refused only for now: asking again soon may help."""
     reconfiguration_id: Token | None = None
+    decision_id: Token | None = None

@@ -12,6 +12,8 @@ VERDICT = event.Verdict(fault="worker_lost", ranks=(3,), node="n0", p=0.0, confi
 EVIDENCE = {"exit_code": -9, "silence_s": 0.125, "reporters": ["n0", "n1"], "threshold": None}
 PLAN = {"epoch": 2, "replicas": [[{"layers": [0, 4], "ranks": [0, 1]}]]}
 FAILURE = {"evidence": EVIDENCE, "verdict": VERDICT, "advice": "exclude rank 3"}
+SLOW = event.Verdict(fault="device_slow", ranks=(5,), node="n1", p=0.5, confidence=0.99, p_low=0.48, p_high=0.52)
+SLOWNESS = {"evidence": {"iteration": 34, "first_iteration": 30}, "verdict": SLOW, "advice": "give rank 5 less work"}
 
 BODIES: tuple[Body, ...] = (
     ack.WorkersStarted(node="n0", ranks=(0, 1), pids=(100, 101)),
@@ -76,6 +78,11 @@ BODIES: tuple[Body, ...] = (
     event.WorkerFrozen(**FAILURE),
     event.NodeLost(**FAILURE),
     event.LinkLost(**FAILURE),
+    event.DeviceSuspected(**SLOWNESS),
+    event.DeviceSlow(**SLOWNESS),
+    event.DeviceRecovered(**SLOWNESS),
+    event.LinkSlow(**SLOWNESS),
+    event.WorkloadShift(**SLOWNESS),
     event.JobSubmitted(spec=JobSpec().model_dump(mode="json")),
     event.JobStarted(plan_digest=DIGEST, ranks=(0, 1, 2, 3)),
     event.ReconfigurationPlanned(
@@ -97,6 +104,19 @@ BODIES: tuple[Body, ...] = (
     ),
     event.ReconfigurationRejected(reconfiguration_id="r1", reason="older epoch"),
     event.ReconfigurationSuperseded(reconfiguration_id="r1", by_reconfiguration_id="r2", reason="rank 5 lost"),
+    event.DecisionMade(
+        decision_id="d1",
+        trigger="rank 5 slow (p 0.50)",
+        action="wait",
+        reason="the loss so far is smaller than the price of a change",
+        difference="R1 layers 4+4 -> 3+5",
+        predicted_tokens_per_s=12000.0,
+        stay_tokens_per_s=9000.0,
+        bound_tokens_per_s=12500.0,
+        again_in_s=12.5,
+    ),
+    event.DecisionClosed(decision_id="d1", outcome="vetoed", reason="not during the evaluation"),
+    event.ModeChanged(mode="advise", held=True, hold_s=60.0, breaker_tripped=True, reason="4 changes in 60 s"),
     event.JobFinished(iterations=40, committed=40, samples_expected=1280, samples_once=1280, final_loss=2.5),
     event.JobFailed(reason="no plan fits"),
     event.ActionRequested(
@@ -142,11 +162,22 @@ BODIES: tuple[Body, ...] = (
         fingerprints=({"bucket/0-4": "00ff00ff00ff00ff"}, {}),
         virtual_clock=True,
     ),
+    report.HealthScores(
+        iteration=34,
+        ranks=(0, 5),
+        p=(1.0, 0.5),
+        p_low=(0.98, 0.48),
+        p_high=(1.02, 0.52),
+        confidence=(0.0, 0.99),
+    ),
     request.SubmitJob(spec=JobSpec(name="mine")),
     request.RequestPlan(plan=PLAN, reason="operator"),
     request.RequestFault(rank=3, fault="slow", factor=0.5, for_s=30.0),
     request.RequestRestart(rank=3),
     request.RequestStop(reason="operator"),
+    request.RequestMode(mode="advise", reason="operator"),
+    request.RequestRuling(ruling="approve", decision_id="d1", reason="operator"),
+    request.RequestHold(for_s=60.0, reason="evaluation"),
     request.Probe(),
     request.Reply(accepted=True, reason="", reconfiguration_id="r1"),
 )

@@ -15,14 +15,16 @@ EXPORTED = (
 BY_KIND = {
     Kind.BEAT: "NodeBeat",
     Kind.REPORT: "IterationReport",
-    Kind.SCORE: "",
-    Kind.EVENT: """ActionAnswered ActionRequested
-        JobFailed JobFinished JobStarted JobSubmitted LinkBroken LinkLost NodeJoined NodeLeft NodeLost
-        ReconfigurationApplied ReconfigurationPlanned ReconfigurationRejected ReconfigurationSuperseded
-        WorkerExited WorkerFrozen WorkerLost WorkerStalled""",
+    Kind.SCORE: "HealthScores",
+    Kind.EVENT: """ActionAnswered ActionRequested DecisionClosed DecisionMade DeviceRecovered DeviceSlow
+        DeviceSuspected JobFailed JobFinished JobStarted JobSubmitted LinkBroken LinkLost LinkSlow
+        ModeChanged NodeJoined NodeLeft NodeLost ReconfigurationApplied ReconfigurationPlanned
+        ReconfigurationRejected ReconfigurationSuperseded WorkerExited WorkerFrozen WorkerLost
+        WorkerStalled WorkloadShift""",
     Kind.COMMAND: "ApplyPlan FenceWorker FinishJob InflictFault StartWorkers StopJob",
     Kind.ACK: "IterationResumed PlanApplied PlanPrepared PlanRejected WorkerFailed WorkerFinished WorkersStarted",
-    Kind.REQUEST: "Probe RequestFault RequestPlan RequestRestart RequestStop SubmitJob",
+    Kind.REQUEST: """Probe RequestFault RequestHold RequestMode RequestPlan RequestRestart RequestRuling RequestStop
+        SubmitJob""",
     Kind.REPLY: "Reply",
 }
 
