@@ -1,10 +1,10 @@
 """The database: the only importer of SQLAlchemy and Alembic.
 
-`Store` is the way in; `queries` reads frozen records (gateway, CLI, scheduler); `UnitOfWork` is the leader's fenced
+`Store` is the way in; `queries` and `history` read frozen records (gateway, CLI, scheduler); `UnitOfWork` is the leader's fenced
 transaction. Errors: `StoreError` and its children (`errors`).
 """
 
-from resihp_store import queries
+from resihp_store import history, queries
 from resihp_store.errors import (
     BadDatabaseUrl,
     LeadershipLost,
@@ -63,5 +63,6 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "UnitOfWork",
+    "history",
     "queries",
 ]
