@@ -79,6 +79,21 @@ class PlanRejected(_Ack):
     reason: Text
 
 
+class ValidationResult(_Ack):
+    """Probes of `ValidateDevices` on the ranks of this node; columnar."""
+
+    schema_name: ClassVar[str] = "ValidationResult.v1"
+
+    validation_id: Token
+    ranks: tuple[RankField, ...]
+    compute_s: tuple[Seconds, ...]
+    """Shortest of some repetitions of the matrix product; 0: not asked of this rank."""
+    link_s: tuple[dict[str, Seconds], ...]
+    """Per rank: `sender>receiver` -> shortest transfer, as this end saw it."""
+    iteration: Count
+    virtual_clock: bool = False
+
+
 class WorkerFinished(_Ack):
     """A rank has committed the last iteration, written its shards and is about to exit with status 0."""
 

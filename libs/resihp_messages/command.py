@@ -66,16 +66,29 @@ class FenceWorker(_Command):
 
 
 class InflictFault(_Command):
-    """Testing: send SIGKILL or SIGSTOP to a worker, as a fault would, or slow its virtual device."""
+    """Testing: send SIGKILL or SIGSTOP to a worker, as a fault would, slow its virtual device, or flip a bit of its
+    parameters."""
 
     schema_name: ClassVar[str] = "InflictFault.v1"
 
     rank: RankField
-    fault: Literal["kill", "freeze", "slow"]
+    fault: Literal["kill", "freeze", "slow", "corrupt"]
     factor: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
     """Only `slow` (virtual clock): the device's speed from then on, relative to its healthy one."""
     for_s: Seconds = 0.0
     """Only `slow`: for how long; 0 means for good."""
+
+
+class ValidateDevices(_Command):
+    """Probe these devices and links at the next iteration boundary for which every rank holds this order."""
+
+    schema_name: ClassVar[str] = "ValidateDevices.v1"
+
+    validation_id: Token
+    ranks: tuple[RankField, ...]
+    """Suspects and peers: each times a matrix product."""
+    links: tuple[tuple[RankField, RankField], ...] = ()
+    """(sender, receiver) of pipeline edges: each times a transfer."""
 
 
 class FinishJob(_Command):

@@ -104,8 +104,12 @@ class Verdict(Wire):
         "device_recovered",
         "link_slow",
         "link_recovered",
+        "job_slow",
+        "job_recovered",
         "workload_shift",
+        "heterogeneity",
         "state_diverged",
+        "nothing_found",
     ]
     ranks: tuple[RankField, ...]
     node: Token
@@ -174,10 +178,47 @@ class LinkSlow(_FailureEvent):
     schema_name: ClassVar[str] = "LinkSlow.v1"
 
 
+class LinkRecovered(_FailureEvent):
+    """The end of `LinkSlow`."""
+
+    schema_name: ClassVar[str] = "LinkRecovered.v1"
+
+
+class JobSlow(_FailureEvent):
+    """Iterations take longer than their work explains; who is slow needs validation."""
+
+    schema_name: ClassVar[str] = "JobSlow.v1"
+
+
+class JobRecovered(_FailureEvent):
+    """The end of `JobSlow`."""
+
+    schema_name: ClassVar[str] = "JobRecovered.v1"
+
+
 class WorkloadShift(_FailureEvent):
     """All peers changed together (other data, heat): no fault of a device."""
 
     schema_name: ClassVar[str] = "WorkloadShift.v1"
+
+
+class HeterogeneityFound(_FailureEvent):
+    """Devices of one group differ for good: said once, no fault."""
+
+    schema_name: ClassVar[str] = "HeterogeneityFound.v1"
+
+
+class StateDiverged(_FailureEvent):
+    """Replicas that must hold equal bits do not: silent corruption. `verdict.ranks`: the culprits, or everybody
+    concerned if there is no majority."""
+
+    schema_name: ClassVar[str] = "StateDiverged.v1"
+
+
+class ValidationConcluded(_FailureEvent):
+    """What the probes of `ValidateDevices` say: a device (`device_slow`), a link (`link_slow`), or `nothing_found`."""
+
+    schema_name: ClassVar[str] = "ValidationConcluded.v1"
 
 
 # --- decided by the scheduler -------------------------------------------------------------------------------------

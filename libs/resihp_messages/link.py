@@ -84,6 +84,21 @@ class SetSpeed(Wire):
     """For how long; 0 means for good."""
 
 
+class CorruptState(Wire):
+    """Testing: flip one bit of one parameter, as silent corruption would."""
+
+    type: Literal["corrupt_state"] = "corrupt_state"
+
+
+class Validate(Wire):
+    """Run these probes after the next iteration whose vote says that every rank holds this order."""
+
+    type: Literal["validate"] = "validate"
+    validation_id: Token
+    ranks: tuple[RankField, ...]
+    links: tuple[tuple[RankField, RankField], ...] = ()
+
+
 # --- up: worker -> agent ------------------------------------------------------------------------------------------
 
 
@@ -183,6 +198,20 @@ class IterationCommitted(Wire):
     on all owners of the bucket."""
     virtual_clock: bool = False
     """Compute seconds are those of a virtual device."""
+    probe_s: Seconds = 0.0
+    """In some iterations: seconds of the compute probe; 0: none."""
+    link_wait_s: dict[str, Seconds] = Field(default_factory=dict)
+    """Communication group -> seconds waited in it."""
+
+
+class Validated(Wire):
+    """The probes that `Validate` asked of this rank."""
+
+    type: Literal["validated"] = "validated"
+    validation_id: Token
+    iteration: Count
+    compute_s: Seconds
+    link_s: dict[str, Seconds]
 
 
 class Finished(Wire):
@@ -205,7 +234,8 @@ class Failed(Wire):
 
 
 DownFrame = Annotated[
-    Configure | InstallPlan | AbortEpoch | SetSpeed | FinishNow | StopNow, Field(discriminator="type")
+    Configure | InstallPlan | AbortEpoch | SetSpeed | CorruptState | Validate | FinishNow | StopNow,
+    Field(discriminator="type"),
 ]
 UpFrame = Annotated[
     Hello
@@ -215,6 +245,7 @@ UpFrame = Annotated[
     | CommunicationFailed
     | PlanInstalled
     | IterationCommitted
+    | Validated
     | Finished
     | Failed,
     Field(discriminator="type"),

@@ -28,6 +28,8 @@ _OPTIONAL_COLUMNS = (
     "unit_backward_s",
     "unit_weight_s",
     "fingerprints",
+    "probe_s",
+    "link_wait_s",
 )
 
 WorkerState = Literal["starting", "waiting", "rebuilding", "moving", "training", "finishing", "standby", "stopped"]
@@ -110,8 +112,14 @@ class IterationReport(Body):
     fingerprints: tuple[dict[str, str], ...] = ()
     """Per rank, in some iterations: bucket of equal owners -> 64-bit digest of its slices' state, in hex. Two ranks
     that name the same bucket must name the same digest."""
+    probe_s: tuple[Seconds, ...] = ()
+    """Per rank, in some iterations: seconds of the compute probe (docs/detection.md); 0: none."""
+    link_wait_s: tuple[dict[str, Seconds], ...] = ()
+    """Per rank: communication group -> seconds waited in it."""
     virtual_clock: bool = False
     """Compute seconds are those of virtual devices, not of the cores that did the work."""
+    reconfiguration_id: Text = ""
+    """Of the plan that the epoch runs: tells the epochs of two runs of one job apart."""
 
     @model_validator(mode="after")
     def _columns(self) -> IterationReport:

@@ -33,16 +33,24 @@ class RequestPlan(_Request):
 
 
 class RequestFault(_Request):
-    """Testing: inflict a fault on a device."""
+    """Testing: inflict a fault on a device. `corrupt` flips one bit of one of its parameters."""
 
     schema_name: ClassVar[str] = "RequestFault.v1"
 
     rank: RankField
-    fault: Literal["kill", "freeze", "slow"]
+    fault: Literal["kill", "freeze", "slow", "corrupt"]
     factor: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
     """Only `slow` (virtual clock): the device's speed from then on, relative to its healthy one."""
     for_s: Seconds = 0.0
     """Only `slow`: for how long; 0 means for good."""
+
+
+class RequestValidation(_Request):
+    """Probe these ranks (all if empty), their peers and their pipeline edges; the answer is `ValidationConcluded`."""
+
+    schema_name: ClassVar[str] = "RequestValidation.v1"
+
+    ranks: tuple[RankField, ...] = ()
 
 
 class RequestRestart(_Request):

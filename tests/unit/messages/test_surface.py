@@ -16,15 +16,17 @@ BY_KIND = {
     Kind.BEAT: "NodeBeat",
     Kind.REPORT: "IterationReport",
     Kind.SCORE: "HealthScores",
-    Kind.EVENT: """ActionAnswered ActionRequested DecisionClosed DecisionMade DeviceRecovered DeviceSlow
+    Kind.EVENT: """HeterogeneityFound JobRecovered JobSlow LinkRecovered StateDiverged ValidationConcluded
+        ActionAnswered ActionRequested DecisionClosed DecisionMade DeviceRecovered DeviceSlow
         DeviceSuspected JobFailed JobFinished JobStarted JobSubmitted LinkBroken LinkLost LinkSlow
         ModeChanged NodeJoined NodeLeft NodeLost ReconfigurationApplied ReconfigurationPlanned
         ReconfigurationRejected ReconfigurationSuperseded WorkerExited WorkerFrozen WorkerLost
         WorkerStalled WorkloadShift""",
-    Kind.COMMAND: "ApplyPlan FenceWorker FinishJob InflictFault StartWorkers StopJob",
-    Kind.ACK: "IterationResumed PlanApplied PlanPrepared PlanRejected WorkerFailed WorkerFinished WorkersStarted",
+    Kind.COMMAND: "ApplyPlan FenceWorker FinishJob InflictFault StartWorkers StopJob ValidateDevices",
+    Kind.ACK: """IterationResumed PlanApplied PlanPrepared PlanRejected ValidationResult WorkerFailed WorkerFinished
+        WorkersStarted""",
     Kind.REQUEST: """Probe RequestFault RequestHold RequestMode RequestPlan RequestRestart RequestRuling RequestStop
-        SubmitJob""",
+        RequestValidation SubmitJob""",
     Kind.REPLY: "Reply",
 }
 
