@@ -9,6 +9,7 @@ from resihp_messages.envelope import AnyEnvelope, Body, Envelope, Kind
 from resihp_messages.ids import FLEET, Rank, Wire, new_id
 from resihp_messages.job import (
     BatchConfig,
+    CheckpointConfig,
     ClockConfig,
     DataConfig,
     FaultPoint,
@@ -17,6 +18,7 @@ from resihp_messages.job import (
     OptimizerConfig,
     ParallelConfig,
     ScriptedFault,
+    SnapshotConfig,
     TelemetryConfig,
     TimeoutConfig,
 )
@@ -29,6 +31,7 @@ __all__ = [
     "AnyEnvelope",
     "BatchConfig",
     "Body",
+    "CheckpointConfig",
     "ClockConfig",
     "DataConfig",
     "Envelope",
@@ -41,6 +44,7 @@ __all__ = [
     "ParallelConfig",
     "Rank",
     "ScriptedFault",
+    "SnapshotConfig",
     "StreamSpec",
     "Subject",
     "TelemetryConfig",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from resihp_messages.envelope import Body, Kind
-from resihp_messages.ids import Count, Digest, Finite, RankField, Seconds, Text, Token
+from resihp_messages.ids import Count, Digest, Finite, RankField, Seconds, StateSource, Text, Token
 
 
 class _Ack(Body):
@@ -52,6 +52,9 @@ class PlanApplied(_Ack):
     """Every moved interval had the same digest on both sides."""
     plan_s: Seconds | None = None
     """From this agent's notice of the fault to its receipt of the command (planned changes: 0). None: not measured."""
+    lost_iterations: Count = 0
+    """Committed iterations that all ranks gave up together, because nobody alive holds their state."""
+    state_source: StateSource = "live"
 
 
 class IterationResumed(_Ack):

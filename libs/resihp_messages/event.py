@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from resihp_messages.envelope import Body, Kind
-from resihp_messages.ids import Count, Digest, Finite, JsonObject, RankField, Seconds, Text, Token, Wire
+from resihp_messages.ids import Count, Digest, Finite, JsonObject, RankField, Seconds, StateSource, Text, Token, Wire
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 
@@ -269,6 +269,9 @@ class ReconfigurationApplied(_Event):
     bytes_moved: Count
     proof: dict[str, bool]
     """Checks that must all be true: layers_complete, samples_once, digests_equal, plan_digest_equal."""
+    lost_iterations: Count = 0
+    """Committed iterations that were given up and are done again, because all holders of a part of their state died."""
+    state_source: StateSource = "live"
 
 
 class ReconfigurationRejected(_Event):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from typing import Annotated, Any, NewType
+from typing import Annotated, Any, Literal, NewType
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints
 
@@ -21,6 +21,8 @@ Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16,64}$")]
 Text = Annotated[str, StringConstraints(max_length=4096)]
+StateSource = Literal["live", "snapshot", "checkpoint"]
+"""Where the state of an epoch came from: its holders, copies in the memory of others, or disk."""
 
 _MAX_DEPTH = 32
 

@@ -130,6 +130,34 @@ class TelemetryConfig(_Strict):
     0 switches it off."""
 
 
+class SnapshotConfig(_Strict):
+    """Copies of the training state in the memory of other devices, for when all holders of a part of it die."""
+
+    every: Annotated[int, Field(ge=0)] = 10
+    """Every so many iterations each rank copies its parameters and moments, beside the training, to a rank on another
+    node, in another replica and stage where there is one. At most this many iterations are lost, plus those that one
+    copy takes beyond the first. Costs memory for two to four more copies of a rank's state. 0 switches it off."""
+
+
+class CheckpointConfig(_Strict):
+    """Copies of the training state on disk, in a folder that all nodes share."""
+
+    path: str | None = None
+    """The folder; None: no checkpoints."""
+    every: Positive = 100
+    """Iterations between two checkpoints; they are written beside the training."""
+    keep: Positive = 2
+    """Complete checkpoints that stay; older ones are deleted."""
+    resume: bool = False
+    """Begin with the newest checkpoint in the folder, whatever layout wrote it, instead of with fresh parameters."""
+
+    @model_validator(mode="after")
+    def _has_folder(self) -> CheckpointConfig:
+        if self.resume and self.path is None:
+            raise ValueError("checkpoints.resume needs checkpoints.path")
+        return self
+
+
 class ScriptedFault(_Strict):
     """A fault that a worker inflicts on itself at an exact point: a real SIGKILL or SIGSTOP of its own process, or on
     the virtual clock a slower device."""
@@ -185,6 +213,8 @@ class JobSpec(_Strict):
     clock: ClockConfig = ClockConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
+    snapshots: SnapshotConfig = SnapshotConfig()
+    checkpoints: CheckpointConfig = CheckpointConfig()
     faults: tuple[ScriptedFault, ...] = ()
     rejoin: Literal["automatic", "manual"] = "automatic"
     """Whether lost ranks are started again on their own when their node (or a new one) offers slots."""
@@ -208,6 +238,11 @@ class JobSpec(_Strict):
             if f.iteration > self.iterations:
                 raise ValueError(f"faults: iteration {f.iteration} is beyond iterations = {self.iterations}")
         return self
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Whether the job may go on after all holders of a part of its state died."""
+        return self.snapshots.every > 0 or self.checkpoints.path is not None
 
     @property
     def output_path(self) -> Path | None:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from resihp_messages.codec import MAX_MESSAGE_BYTES, MalformedMessage, pack, unpack
-from resihp_messages.ids import Count, Digest, Finite, JsonObject, RankField, Seconds, Text, Token, Wire
+from resihp_messages.ids import Count, Digest, Finite, JsonObject, RankField, Seconds, StateSource, Text, Token, Wire
 from resihp_messages.job import JobSpec
 from resihp_messages.placement import NodeRanks
 
@@ -161,6 +161,9 @@ class PlanInstalled(Wire):
     move_s: Seconds
     bytes_received: Count
     digests_equal: bool
+    lost_iterations: Count = 0
+    """Committed iterations that were given up, because nobody alive holds their state."""
+    state_source: StateSource = "live"
 
 
 class IterationCommitted(Wire):
@@ -196,6 +199,8 @@ class IterationCommitted(Wire):
     fingerprints: dict[str, str] = Field(default_factory=dict)
     """In some iterations: bucket of equal owners -> 64-bit digest of its slices' parameters and moments, in hex. Equal
     on all owners of the bucket."""
+    phases_s: dict[str, Seconds] = Field(default_factory=dict)
+    """Announced work besides training (`snapshot`, `checkpoint`) -> seconds of the training thread that it took."""
     virtual_clock: bool = False
     """Compute seconds are those of a virtual device."""
     probe_s: Seconds = 0.0

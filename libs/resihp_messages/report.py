@@ -28,6 +28,7 @@ _OPTIONAL_COLUMNS = (
     "unit_backward_s",
     "unit_weight_s",
     "fingerprints",
+    "phases_s",
     "probe_s",
     "link_wait_s",
 )
@@ -116,6 +117,9 @@ class IterationReport(Body):
     """Per rank, in some iterations: seconds of the compute probe (docs/detection.md); 0: none."""
     link_wait_s: tuple[dict[str, Seconds], ...] = ()
     """Per rank: communication group -> seconds waited in it."""
+    phases_s: tuple[dict[str, Seconds], ...] = ()
+    """Per rank: announced work besides training (`snapshot`, `checkpoint`) -> seconds of the training thread that it
+    took in this iteration. An iteration with such work is not slow."""
     virtual_clock: bool = False
     """Compute seconds are those of virtual devices, not of the cores that did the work."""
     reconfiguration_id: Text = ""

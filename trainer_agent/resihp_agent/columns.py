@@ -23,6 +23,7 @@ _COLUMNS = (
     "unit_backward_s",
     "unit_weight_s",
     "fingerprints",
+    "phases_s",
 )
 
 

@@ -88,6 +88,8 @@ class PlanProgress:
             committed=max(f.committed for f in frames),
             digests_equal=all(f.digests_equal for f in frames) and digests == {self.digest},
             plan_s=self.plan_s,
+            lost_iterations=max(f.lost_iterations for f in frames),
+            state_source=frames[0].state_source,
         )
 
     def resumed(self, rank: int, frame: link.IterationCommitted, now_s: float) -> ack.IterationResumed | None:
