@@ -1,10 +1,11 @@
 """The database: the only importer of SQLAlchemy and Alembic.
 
-`Store` is the way in; `queries` and `history` read frozen records (gateway, CLI, scheduler); `UnitOfWork` is the leader's fenced
-transaction. Errors: `StoreError` and its children (`errors`).
+`Store` is the way in; `queries`, `history` and `decisions` read frozen records (gateway, CLI, scheduler); `UnitOfWork`
+is the leader's fenced transaction. Errors: `StoreError` and its children (`errors`).
 """
 
-from resihp_store import history, queries
+from resihp_store import decisions, history, queries
+from resihp_store.decisions import ControlRecord, DecisionMode, DecisionOutcome, DecisionRecord
 from resihp_store.errors import (
     BadDatabaseUrl,
     LeadershipLost,
@@ -39,6 +40,10 @@ from resihp_store.unit_of_work import UnitOfWork
 __all__ = [
     "AckRecord",
     "BadDatabaseUrl",
+    "ControlRecord",
+    "DecisionMode",
+    "DecisionOutcome",
+    "DecisionRecord",
     "DeviceRecord",
     "DeviceState",
     "EventRecord",
@@ -63,6 +68,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "UnitOfWork",
+    "decisions",
     "history",
     "queries",
 ]

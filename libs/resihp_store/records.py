@@ -104,6 +104,8 @@ class DeviceRecord:
     changed_at: datetime
     start: int = 0
     """How many workers the rank had before its present one."""
+    p: float = 1.0
+    """Speed relative to its healthy self, as the scheduler plans with it. Of a lost device: before it was lost."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class IncidentRecord:
     id: str
     job: str
     kind: str
-    """As `Verdict.fault`: worker_lost, worker_frozen, node_lost, link_broken."""
+    """As `Verdict.fault`: worker_lost, worker_frozen, node_lost, link_broken, device_slow."""
     ranks: tuple[int, ...]
     node: str
     evidence: Json

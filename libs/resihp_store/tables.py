@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Dialect,
@@ -112,6 +113,7 @@ devices = Table(
     Column("result", _Json),  # the worker's last word, see records.DeviceRecord
     Column("changed_at", UtcDateTime, nullable=False),
     Column("start", Integer, nullable=False, default=0, server_default="0"),
+    Column("p", Double, nullable=False, default=1.0, server_default="1.0"),  # as the scheduler plans with it
     Index(None, "node"),
 )
 
@@ -173,6 +175,44 @@ reconfigurations = Table(
     Column("applied_at", UtcDateTime),
     Column("closed_at", UtcDateTime),
     Index(None, "job", "new_epoch", unique=True),
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    _name("id", primary_key=True),
+    _job(nullable=False),
+    Column("incident_id", String(64), ForeignKey("incidents.id")),
+    Column("reconfiguration_id", String(64), ForeignKey("reconfigurations.id")),
+    Column("trigger", Text, nullable=False),
+    Column("question", _Json, nullable=False),  # speeds and plan that were weighed
+    _name("key", nullable=False),  # of the question
+    Column("action", String(16), nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("difference", Text, nullable=False),
+    Column("plan", _Json),
+    Column("alternatives", _Json, nullable=False),
+    Column("predicted_tokens_per_s", Double),
+    Column("stay_tokens_per_s", Double),
+    Column("bound_tokens_per_s", Double),
+    Column("planning_s", Double, nullable=False),
+    Column("again_at", UtcDateTime),
+    Column("note", Text, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("closed_at", UtcDateTime),
+    Index(None, "job", "created_at"),
+)
+
+controls = Table(
+    "controls",
+    metadata,
+    _job(primary_key=True),
+    Column("mode", String(16), nullable=False),
+    Column("is_held", Boolean, nullable=False),
+    Column("held_until", UtcDateTime),  # None while held: until it is lifted
+    Column("breaker", Text, nullable=False),  # why it tripped; empty: it did not
+    Column("calibration", _Json),
 )
 
 acks = Table(

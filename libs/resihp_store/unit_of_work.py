@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -37,13 +37,14 @@ class UnitOfWork:
         self.now = now
         self.sends = False
         """Whether something was put into the outbox."""
-        self._upsert = upsert_of(connection.dialect.name)
+        self.upsert = upsert_of(connection.dialect.name)
+        """The database's `insert` that knows conflicts."""
 
     # --- messages ---------------------------------------------------------------------------------------------
 
     async def claim(self, message_id: str) -> bool:
         """True the first time: whoever claims an id handles the message, in this same transaction."""
-        statement = self._upsert(t.inbox).values(message_id=message_id, processed_at=self.now).on_conflict_do_nothing()
+        statement = self.upsert(t.inbox).values(message_id=message_id, processed_at=self.now).on_conflict_do_nothing()
         return bool((await self.connection.execute(statement)).rowcount)
 
     async def reply_of(self, message_id: str) -> bytes | None:
@@ -58,7 +59,7 @@ class UnitOfWork:
 
     async def record_event(self, envelope: Envelope[Any]) -> bool:
         """Put an event into the log; False if it is there already."""
-        statement = self._upsert(t.events).values(
+        statement = self.upsert(t.events).values(
             message_id=envelope.message_id,
             job=envelope.job,
             epoch=envelope.epoch,
@@ -75,7 +76,7 @@ class UnitOfWork:
         body: Body = envelope.body
         if body.kind is Kind.EVENT:
             await self.record_event(envelope)
-        statement = self._upsert(t.outbox).values(
+        statement = self.upsert(t.outbox).values(
             message_id=envelope.message_id,
             job=envelope.job,
             kind=str(body.kind),
@@ -91,7 +92,7 @@ class UnitOfWork:
 
     async def set_cursor(self, name: str, sequence: int) -> None:
         """How far a stream was read: kept in the same transaction as what was read."""
-        statement = self._upsert(t.cursors).values(name=name, sequence=sequence)
+        statement = self.upsert(t.cursors).values(name=name, sequence=sequence)
         statement = statement.on_conflict_do_update(index_elements=["name"], set_={"sequence": sequence})
         await self.connection.execute(statement)
 
@@ -113,7 +114,7 @@ class UnitOfWork:
 
     async def put_node(self, node: NodeRecord) -> None:
         values = asdict(node) | {"state": str(node.state)}
-        statement = self._upsert(t.nodes).values(**values)
+        statement = self.upsert(t.nodes).values(**values)
         await self.connection.execute(statement.on_conflict_do_update(index_elements=["node"], set_=values))
 
     async def set_node_state(self, node: str, state: NodeState) -> None:
@@ -122,6 +123,12 @@ class UnitOfWork:
 
     async def add_devices(self, devices: Iterable[DeviceRecord]) -> None:
         await self.connection.execute(insert(t.devices), [asdict(d) | {"state": str(d.state)} for d in devices])
+
+    async def set_speeds(self, job: str, speeds: Mapping[int, float]) -> None:
+        """Speeds with which devices are planned from now on."""
+        for rank, p in speeds.items():
+            where = (t.devices.c.job == job, t.devices.c.rank == rank)
+            await self.connection.execute(update(t.devices).where(*where).values(p=p, changed_at=self.now))
 
     async def set_devices(self, job: str, ranks: Collection[int], state: DeviceState, **values: Any) -> None:
         """Move devices to `state`; `values` are further columns (`pid`, `result`)."""
@@ -153,14 +160,14 @@ class UnitOfWork:
         await self.connection.execute(update(t.reconfigurations).where(where).values(**values))
 
     async def add_ack(self, ack: AckRecord) -> None:
-        await self.connection.execute(self._upsert(t.acks).values(**asdict(ack)).on_conflict_do_nothing())
+        await self.connection.execute(self.upsert(t.acks).values(**asdict(ack)).on_conflict_do_nothing())
 
     async def put_iterations(self, rows: Sequence[IterationRecord]) -> None:
         """Insert or complete summaries: a report of another node may raise `step_s` and `rss_bytes` or add the loss."""
         if not rows:
             return
         greatest = func.max if self.connection.dialect.name == "sqlite" else func.greatest
-        statement = self._upsert(t.iterations)
+        statement = self.upsert(t.iterations)
         old, new = t.iterations.c, statement.excluded
         statement = statement.on_conflict_do_update(
             index_elements=["job", "iteration"],
