@@ -7,7 +7,7 @@ group of the list is always the next one of all its members: no rank can wait fo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,6 +28,8 @@ class GroupKind(StrEnum):
     """(sender, receiver) of one direction of a pipeline edge."""
     BUCKET = "bucket"
     """Owners of a gradient bucket, ascending."""
+    COPY = "copy"
+    """Two ranks of which one or both keep a copy of the other's state, ascending."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,9 @@ MAX_LISTED_MEMBERS = 8
 """Groups with more members are named by a digest of the members, so that store keys stay short."""
 
 
-def groups(plan: ParallelPlan, model: ModelSpec) -> tuple[GroupSpec, ...]:
-    """World, TP groups, edges (both directions), bucket groups. Groups of one rank are left out, except the world."""
+def groups(plan: ParallelPlan, model: ModelSpec, guards: Mapping[int, int] | None = None) -> tuple[GroupSpec, ...]:
+    """World, TP groups, edges (both directions), bucket groups, and for each pair of ward and guardian in `guards` one
+    for copies. Groups of one rank are left out, except the world."""
     tp = (
         _group(GroupKind.TP, stage.ranks)
         for replica in plan.replicas
@@ -53,7 +56,9 @@ def groups(plan: ParallelPlan, model: ModelSpec) -> tuple[GroupSpec, ...]:
         if len(stage.ranks) > 1
     )
     buckets = (_group(GroupKind.BUCKET, b.owners) for b in gradient_buckets(plan, model) if b.is_shared)
-    return (GroupSpec("world", GroupKind.WORLD, plan.world), *tp, *_edges(plan), *buckets)
+    pairs = sorted({(min(pair), max(pair)) for pair in (guards or {}).items()})
+    copies = (_group(GroupKind.COPY, pair) for pair in pairs)
+    return (GroupSpec("world", GroupKind.WORLD, plan.world), *tp, *_edges(plan), *buckets, *copies)
 
 
 def edge_group_name(source: int, destination: int, *, forward: bool) -> str:
@@ -62,7 +67,7 @@ def edge_group_name(source: int, destination: int, *, forward: bool) -> str:
 
 
 def group_name(kind: GroupKind, ranks: tuple[int, ...]) -> str:
-    """Name of a TP or bucket group."""
+    """Name of a TP, bucket or copy group."""
     if len(ranks) <= MAX_LISTED_MEMBERS:
         return f"{kind}/{'-'.join(map(str, ranks))}"
     digest = hashlib.sha256(repr(ranks).encode()).hexdigest()[:16]

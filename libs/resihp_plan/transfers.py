@@ -57,14 +57,21 @@ class Transfers:
 
 
 def transfers(
-    old: Layout, new: Layout, *, alive: Collection[int], node_of: Mapping[int, str] | None = None
+    old: Layout,
+    new: Layout,
+    *,
+    alive: Collection[int],
+    node_of: Mapping[int, str] | None = None,
+    copies: Mapping[int, Collection[int]] | None = None,
 ) -> Transfers:
     """Slices that each rank of `new` keeps or receives.
 
-    `alive`: ranks that hold their shards of `old` complete. `node_of`: rank -> node. The source of a slice is the
-    destination itself if it holds it, else a holder on the same node, else any holder; among equals the one with the
-    fewest elements to send so far, then the lowest rank.
+    `alive`: ranks that hold their shards of `old` complete. `copies`: rank -> the ranks that hold a copy of its shards
+    of `old`, instead of `alive`. `node_of`: rank -> node. The source of a slice is the destination itself if it holds
+    it, else a holder on the same node, else any holder; among equals the one with the fewest elements to send so far,
+    then the lowest rank.
     """
+    kept_by = {rank: (rank,) for rank in alive} if copies is None else copies
     nodes: Mapping[int, str] = node_of or {}
     load: dict[int, int] = defaultdict(int)
     moves: list[Move] = []
@@ -72,7 +79,7 @@ def transfers(
     missing: list[tuple[str, int, int]] = []
     known: dict[Holders, dict[Interval, Pieces]] = {}  # most layers are cut alike
     for spec in new.model.tensors:
-        sources = tuple((rank, i) for rank, i in old.holders(spec.name) if rank in alive)
+        sources = tuple((holder, i) for rank, i in old.holders(spec.name) for holder in kept_by.get(rank, ()))
         cut = known.setdefault(sources, {})
         for destination, wanted in new.holders(spec.name):
             if wanted not in cut:
@@ -95,7 +102,7 @@ Pieces = tuple[tuple[Interval, tuple[int, ...]], ...]
 def _pieces(sources: Holders, wanted: Interval) -> Pieces:
     """`wanted`, cut where its sources change, each piece with the ranks that hold it."""
     pieces = refine([wanted, *(i.overlap(wanted) for _, i in sources)])
-    return tuple((p, tuple(rank for rank, i in sources if i.covers(p))) for p in pieces)
+    return tuple((p, tuple(dict.fromkeys(rank for rank, i in sources if i.covers(p)))) for p in pieces)
 
 
 def _choose(holders: tuple[int, ...], destination: int, nodes: Mapping[int, str], load: Mapping[int, int]) -> int:

@@ -63,7 +63,7 @@ class GroupSpecification(Protocol):
     def name(self) -> str: ...
     @property
     def kind(self) -> str:
-        """`world`, `tp`, `edge` or `bucket`: which counter its waits go to."""
+        """`world`, `tp`, `edge`, `bucket` or `copy`: which counter its waits go to."""
         ...
 
     @property
@@ -139,7 +139,7 @@ class EpochGroups(Mapping[str, Group]):
 
 @dataclass(frozen=True)
 class WaitSeconds:
-    """Seconds spent in `Pending.wait`, by axis: groups of kind `tp`, `edge` (pp), `bucket` and `world` (dp)."""
+    """Seconds spent in `Pending.wait`, by axis: groups of kind `tp`, `edge` (pp), `bucket`, `world` and `copy` (dp)."""
 
     tp: float = 0.0
     pp: float = 0.0

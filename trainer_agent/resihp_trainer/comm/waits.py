@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from resihp_trainer.comm.port import WaitSeconds
 
-AXIS_OF_KIND = {"tp": "tp", "edge": "pp", "bucket": "dp", "world": "dp"}
+AXIS_OF_KIND = {"tp": "tp", "edge": "pp", "bucket": "dp", "world": "dp", "copy": "dp"}
 """Axis of the parallel mesh to which the waits of a group kind are attributed."""
 
 
