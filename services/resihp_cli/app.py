@@ -266,12 +266,31 @@ def plan_apply(
     raise typer.Exit(run_apply(file, url=url, job=job, reason=reason, wait=wait))
 
 
-@app.command(epilog="Example: resihp verify")
-def verify(run: Run = None, json: Json = False) -> None:
-    """Train the newest finished run again, undisturbed in one process, and compare all parameters."""
+@app.command(epilog="Example: resihp verify --random 50 --seed 7 --dtype float64 --json v.json")
+def verify(
+    run: Run = None,
+    random: Annotated[
+        int | None,
+        typer.Option("--random", min=1, metavar="N", help="Make up N jobs with faults and changes."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sequences.")] = 7,
+    only: Annotated[int | None, typer.Option("--only", min=0, metavar="I", help="Just sequence I of the seed.")] = None,
+    dtype: Annotated[str, typer.Option(help="Of the sequences: float32 or float64.")] = "float64",
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Write the outcome as JSON; - prints it.", allow_dash=True)
+    ] = None,
+) -> None:
+    """Train the newest finished run again, undisturbed in one process, and compare all parameters.
+
+    With --random: make up jobs with changes of plan, deaths, freezes and returns, and compare each of them.
+    """
+    if random is not None:
+        from resihp_cli.commands.trials import run_trials
+
+        raise typer.Exit(run_trials(count=random, seed=seed, only=only, dtype=dtype, json_path=json))
     from resihp_cli.commands.verify import run_verify
 
-    raise typer.Exit(run_verify(run=run, as_json=json))
+    raise typer.Exit(run_verify(run=run, json_path=json))
 
 
 @app.command(epilog="Example: resihp doctor --job examples/small.toml")

@@ -14,6 +14,7 @@ from resihp_cli.commands.training import TrainingRequest, console_for, train
 from resihp_cli.errors import CliError
 from resihp_cli.fault_script import parse_fault, parse_node_step, parse_rejoin, parse_slow, parse_switch
 from resihp_cli.job_file import build, check_data
+from resihp_cli.json_file import check_json_path
 from resihp_cli.run_folder import create
 from resihp_cli.supervisor import Supervisor, SupervisorOptions, deal_slots
 from resihp_messages import JobSpec
@@ -104,12 +105,3 @@ def demo_spec(
         },
         origin="demo",
     )
-
-
-def check_json_path(path: Path | None) -> None:
-    """A result that cannot be written must be refused before the run, not after it."""
-    if path is None:
-        return
-    parent = path.absolute().parent
-    if not parent.is_dir():
-        raise CliError(f"--json {path}: folder {parent} does not exist")

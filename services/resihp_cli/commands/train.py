@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from resihp_cli.client import GatewayClient
-from resihp_cli.commands.demo import check_json_path, train_locally
+from resihp_cli.commands.demo import train_locally
 from resihp_cli.commands.locate import running_local
 from resihp_cli.commands.running import run as run_loop
 from resihp_cli.commands.training import TrainingRequest, console_for, train
 from resihp_cli.job_file import check_data, load
+from resihp_cli.json_file import check_json_path
 from resihp_cli.run_folder import RunFolder
 from resihp_cli.supervisor import SupervisorOptions, deal_slots
 

@@ -12,11 +12,14 @@ from typing import Any
 from resihp_cli.commands.running import run as run_loop
 from resihp_cli.errors import CliError
 from resihp_cli.job_file import build
+from resihp_cli.json_file import check_json_path, write_document
 from resihp_cli.outcome import PARITY_LIMIT
 from resihp_cli.run_folder import find, read_json
 
 
-def run_verify(*, run: str | None, as_json: bool) -> int:
+def run_verify(*, run: str | None, json_path: Path | None) -> int:
+    """0 if the run holds. Raises `CliError`."""
+    check_json_path(json_path)
     folder = find(run)
     found = sorted((folder.path / "jobs").glob("*/spec.json"), key=lambda p: p.stat().st_mtime)
     if not found:
@@ -26,8 +29,8 @@ def run_verify(*, run: str | None, as_json: bool) -> int:
     answer = run_loop(run_verification(result, lambda text: print(text, file=sys.stderr)))
     difference, limit = answer.get("max_abs_diff"), PARITY_LIMIT[spec.dtype]
     holds = difference is not None and difference <= limit
-    if as_json:
-        print(json.dumps({"run": folder.id, "job": spec.name, "limit": limit, "holds": holds, **answer}, indent=2))
+    if json_path is not None:
+        write_document({"run": folder.id, "job": spec.name, "limit": limit, "holds": holds, **answer}, json_path)
     elif difference is None:
         print(f"{spec.name}: no answer: {answer.get('error')}")
     else:

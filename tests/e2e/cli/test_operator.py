@@ -150,7 +150,7 @@ def test_a_day(operator: Operator, tmp_path: Path) -> None:
     assert json.loads(operator.run("history", "--json"))["reconfigurations"] == told["reconfigurations"]
     stored = [json.loads(line) for line in operator.run("events", "--json").splitlines()]
     assert {"WorkerLost", "WorkerFrozen", "JobFinished"} <= {e["name"] for e in stored}
-    verified = json.loads(operator.run("verify", "--json"))
+    verified = json.loads(operator.run("verify", "--json", "-"))
     assert verified["holds"]
     assert verified["max_abs_diff"] <= 1e-9
 
