@@ -3,50 +3,37 @@
     python -m benchmarks.simulate --plans 20 --seed 7
 
 One job on the virtual clock is switched through random plans: uneven tensor parallelism, uneven stages, migrated
-units, slow devices, both schedules. The latency of a collective on this host is calibrated on the first, regular plan,
-which is not among those that count. Each prediction is for the very documents of the measured iterations.
+units, slow devices, both schedules. Real workers, driven directly (no bus, no services), so that the two cores are
+theirs. The latency of a collective on this host is calibrated on the first, regular plan, which is not among those that
+count. Each prediction is for the very documents of the measured iterations.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import itertools
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from statistics import median
 
-from benchmarks.demo import JOB, RunningDemo, demo
 from benchmarks.report import machine, table, write
-from resihp_cli.client import GatewayClient, is_temporary
-from resihp_cli.errors import CliError
 from resihp_messages import JobSpec
-from resihp_plan import (
-    CostModel,
-    InvalidPlan,
-    Migration,
-    ParallelPlan,
-    ReplicaPlan,
-    Schedule,
-    StagePlan,
-    describe_plan,
-    program,
-    simulate,
-    slice_batch,
-    validate,
-)
+from resihp_messages.link import IterationCommitted, SetSpeed
+from resihp_plan import CostModel, ParallelPlan, ReplicaPlan, StagePlan, describe_plan, program, simulate, slice_batch
+from resihp_plan.random_plan import random_plan
 from resihp_trainer.data import documents
 from resihp_trainer.reference import corpus_of, model_of
+from resihp_trainer.trials.trainer_job import TrainerJob
+from resihp_trainer.trials.zygote_client import ZygoteClient
 
-ITERATIONS_PER_PLAN = 4
+ITERATIONS_PER_PLAN = 3
 """Measured ones, after the first of the plan, which contains the change."""
+PLAN_LIMIT_S = 120.0
 SPEEDS = (0.4, 0.6, 0.8)
 SPEC = JobSpec.model_validate(
-    {"name": JOB, "iterations": 100_000, "seed": 7, "clock": {"virtual": True, "flops_per_s": 1e9}}
+    {"name": "simulate", "iterations": 100_000, "seed": 7, "clock": {"virtual": True, "flops_per_s": 1e9}}
 )
 """The demo's job on devices so slow that two cores are mostly idle."""
 MODEL = model_of(SPEC)
@@ -80,53 +67,13 @@ class Compared:
 
 
 def random_cases(count: int, rng: Random) -> list[Case]:
-    """Valid plans of the job over its eight devices."""
+    """Plans over the job's eight devices, of which up to two are slow."""
     found: list[Case] = []
-    while len(found) < count:
+    for _ in range(count):
         slow = {rank: rng.choice(SPEEDS) for rank in rng.sample(range(8), rng.choice((0, 1, 2)))}
-        plan = _random_plan(rng)
-        try:
-            validate(plan, MODEL, alive=range(8), num_micro_batches=SPEC.batch.micro_batches)
-        except InvalidPlan:
-            continue
+        plan = random_plan(rng, MODEL, range(8), SPEC.batch.micro_batches, may_stand_by=False)
         found.append(Case(plan, slow))
     return found
-
-
-def _random_plan(rng: Random) -> ParallelPlan:
-    """One or two replicas; every second pair has equal layers, so that units can migrate between them."""
-    ranks = rng.sample(range(8), 8)
-    total = SPEC.batch.micro_batches
-    groups = [ranks] if rng.random() < 0.2 else [ranks[:4], ranks[4:]]
-    depth = rng.choice((1, 2, 2, 3)) if len(groups) == 2 else rng.choice((2, 3, 4))
-    share = rng.randint(2, total - 2)
-    counts = [total] if len(groups) == 1 else [share, total - share]
-    cuts = _cuts(rng, depth)
-    replicas = []
-    for members, count in zip(groups, counts, strict=True):
-        bounds = cuts if rng.random() < 0.6 else _cuts(rng, depth)
-        ends = [0, *sorted(rng.sample(range(1, len(members)), depth - 1)), len(members)]
-        stages = tuple(
-            StagePlan(a, b, tuple(members[i:j]), tuple(rng.choice((1, 1, 2, 3)) for _ in range(i, j)))
-            for (a, b), (i, j) in zip(itertools.pairwise(bounds), itertools.pairwise(ends), strict=True)
-        )
-        replicas.append(ReplicaPlan(stages, count))
-    plan = ParallelPlan(0, tuple(replicas), schedule=rng.choice(tuple(Schedule)))
-    return replace(plan, migrations=_migrations(plan, rng))
-
-
-def _cuts(rng: Random, depth: int) -> list[int]:
-    return [0, *sorted(rng.sample(range(1, MODEL.num_layers), depth - 1)), MODEL.num_layers]
-
-
-def _migrations(plan: ParallelPlan, rng: Random) -> tuple[Migration, ...]:
-    if len(plan.replicas) < 2:
-        return ()
-    layers = [[(s.layer_start, s.layer_stop) for s in r.stages] for r in plan.replicas]
-    shared = [s for s, (a, b) in enumerate(zip(*layers, strict=True)) if a == b]
-    units = [(a, s, m) for a in (0, 1) for s in shared for m in range(plan.replicas[a].num_micro_batches)]
-    chosen = rng.sample(units, min(len(units), rng.choice((0, 1, 2, 3))))
-    return tuple(Migration(a, s, m, 1 - a) for a, s, m in sorted(chosen))
 
 
 def cost_of(latency_s: float) -> CostModel:
@@ -160,46 +107,42 @@ class Predicted:
         return low
 
 
-async def measure(cases: Sequence[Case]) -> list[Mapping[int, float]]:
+def measure(cases: Sequence[Case]) -> list[Mapping[int, float]]:
     """Per case: iteration -> seconds, of the iterations after the change to it."""
+    found: list[Mapping[int, float]] = []
     with tempfile.TemporaryDirectory(prefix="resihp-simulate-") as folder:
-        job = Path(folder) / "job.toml"
-        job.write_text(
-            f'name = "{JOB}"\niterations = {SPEC.iterations}\nseed = {SPEC.seed}\n'
-            f"[clock]\nvirtual = true\nflops_per_s = {SPEC.clock.flops_per_s}\n"
-        )
-        async with (
-            demo([str(job)], command_name="train") as running,
-            GatewayClient((await running.info()).gateway_url) as client,
-        ):
-            await running.reach(client, 1)
-            return [await _measure(running, client, case) for case in cases]
-
-
-async def _measure(running: RunningDemo, client: GatewayClient, case: Case) -> Mapping[int, float]:
-    for rank in range(8):
-        await client.inflict(JOB, rank, "slow", factor=case.health.get(rank, 1.0), for_s=0.0)
-    epoch = (await client.job(JOB)).epoch
-    await _ask(client, case.plan)
-    while (await client.job(JOB)).epoch == epoch:
-        running.check_alive()
-        await asyncio.sleep(0.1)
-    first = await running.committed(client) + 2
-    await running.reach(client, first + ITERATIONS_PER_PLAN - 1)
-    rows = [i for i in await client.iterations(JOB) if first <= i.iteration < first + ITERATIONS_PER_PLAN]
-    return {i.iteration: i.step_s for i in rows if i.step_s is not None}
-
-
-async def _ask(client: GatewayClient, plan: ParallelPlan) -> None:
-    wanted = plan.to_dict()
-    while True:
+        zygote = ZygoteClient(Path(folder), environment={"OMP_NUM_THREADS": "1"})
+        job: TrainerJob | None = None
         try:
-            await client.request_plan(JOB, wanted, "benchmark")
-            return
-        except CliError as error:
-            if not is_temporary(error):
-                raise
-            await asyncio.sleep(0.1)
+            job = TrainerJob(zygote, zygote.store()[1], SPEC, range(8))
+            for number, case in enumerate(cases):
+                found.append(_measure(job, case, epoch=number + 1))
+                print(f"{number}/{len(cases) - 1}: {describe_plan(case.plan)}: {median(found[-1].values()):.3f} s")
+        finally:
+            if job is not None:
+                job.close()
+            zygote.close()
+    return found
+
+
+def _measure(job: TrainerJob, case: Case, epoch: int) -> Mapping[int, float]:
+    for rank in range(8):
+        job.send([rank], SetSpeed(factor=case.health.get(rank, 1.0)))
+    job.install(case.plan.with_epoch(epoch), "planned" if job.plans else "initial")
+    steps: dict[int, list[float]] = {}
+
+    def are_done() -> bool:
+        steps.clear()
+        for _, f in job.all(IterationCommitted, epoch):
+            if not f.first_of_epoch:
+                steps.setdefault(f.iteration, []).append(f.step_s)
+        return sum(len(s) == 8 for s in steps.values()) >= ITERATIONS_PER_PLAN
+
+    job.wait(are_done, f"{ITERATIONS_PER_PLAN} iterations of epoch {epoch}", PLAN_LIMIT_S)
+    for frames in job.frames.values():
+        frames.clear()
+    whole = sorted(k for k, s in steps.items() if len(s) == 8)[:ITERATIONS_PER_PLAN]
+    return {k: max(steps[k]) for k in whole}
 
 
 def compare(cases: Sequence[Case], measured: Sequence[Mapping[int, float]]) -> tuple[float, list[Compared]]:
@@ -234,9 +177,9 @@ def render(latency_s: float, found: Sequence[Compared]) -> str:
     return f"{summary}\n\n{table(('plan', 'schedule', 'p of slow ranks', 'measured s', 'predicted s', 'error'), rows)}"
 
 
-async def main(count: int, seed: int) -> None:
+def main(count: int, seed: int) -> None:
     cases = [Case(REGULAR, {}), *random_cases(count, Random(seed))]
-    latency_s, found = compare(cases, await measure(cases))
+    latency_s, found = compare(cases, measure(cases))
     facts = {**machine(), "job": f"demo model, 8 workers, virtual clock at {SPEC.clock.flops_per_s:.0e} FLOP/s"}
     command = f"python -m benchmarks.simulate --plans {count} --seed {seed}"
     title = "Predicted and measured iteration times of random plans"
@@ -248,4 +191,4 @@ if __name__ == "__main__":
     parser.add_argument("--plans", type=int, default=20)
     parser.add_argument("--seed", type=int, default=7)
     given = parser.parse_args()
-    sys.exit(asyncio.run(main(given.plans, given.seed)))
+    main(given.plans, given.seed)
