@@ -51,6 +51,10 @@ class ThreadPending:
             self.finish()
             self.done = True
 
+    def is_done(self) -> bool:
+        self.wait()
+        return True
+
 
 class ThreadGroup:
     """One member's view of an exchange."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_FIELDS = 6  # ok, norm^2, tokens, loss, ahead, ahead^2; then one count per document
+_FIELDS = 8  # ok, norm^2, tokens, loss, ahead, ahead^2, copies, files; then one count per document
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,18 @@ class Ballot:
     """By how much the epoch of the held planned plan exceeds the current one; 0 without one."""
     covered: Collection[int]
     """Indices of the batch's documents that this rank brought to the loss."""
+    copies: int = 0
+    """1 if this rank's part of the snapshot under way is done; more than the world has ranks if it failed."""
+    files: int = 0
+    """The same of the checkpoint under way."""
 
     def vector(self, num_documents: int) -> Tensor:
-        """float64[6 + num_documents], to be summed over the world."""
+        """float64[8 + num_documents], to be summed over the world."""
         out = torch.zeros(_FIELDS + num_documents, dtype=torch.float64)
         ahead = float(self.epochs_ahead)
         out[:_FIELDS] = torch.tensor(
-            [float(self.ok), self.norm_sq, self.tokens, self.loss, ahead, ahead * ahead], dtype=torch.float64
+            [float(self.ok), self.norm_sq, self.tokens, self.loss, ahead, ahead * ahead, self.copies, self.files],
+            dtype=torch.float64,
         )
         for d in self.covered:
             out[_FIELDS + d] += 1.0
@@ -55,6 +60,9 @@ class Outcome:
     next_epoch: int
     """The planned epoch that every rank holds; 0 if there is none."""
     refusal: str
+    copies: int = 0
+    """Sum over the world; its size if the snapshot under way is complete everywhere."""
+    files: int = 0
 
     @property
     def mean_loss(self) -> float:
@@ -64,7 +72,7 @@ class Outcome:
 def count(total: Tensor, iteration: int, *, world_size: int, expected_tokens: int, epoch: int) -> Outcome:
     """Read the sum of all ballots. Commit only if every rank is ok, every document was used exactly once, and gradient
     and loss are finite."""
-    ok, norm_sq, tokens, loss, ahead, ahead_sq = (float(x) for x in total[:_FIELDS])
+    ok, norm_sq, tokens, loss, ahead, ahead_sq, copies, files = (float(x) for x in total[:_FIELDS])
     coverage = total[_FIELDS:]
     once = int((coverage == 1.0).sum())
     refusal = ""
@@ -87,4 +95,6 @@ def count(total: Tensor, iteration: int, *, world_size: int, expected_tokens: in
         samples_once=once,
         next_epoch=epoch + int(ahead) // world_size if unanimous else 0,
         refusal=refusal,
+        copies=int(copies),
+        files=int(files),
     )

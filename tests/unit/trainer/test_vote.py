@@ -60,3 +60,8 @@ def test_unanimity_is_exact_for_large_worlds() -> None:
     assert count(vote, 1, world_size=20_000, expected_tokens=0, epoch=10**6).next_epoch == 10**6 + 1000
     vote += Ballot(True, 0.0, 0, 0.0, 1001, []).vector(0) - Ballot(True, 0.0, 0, 0.0, 1000, []).vector(0)
     assert count(vote, 1, world_size=20_000, expected_tokens=0, epoch=10**6).next_epoch == 0
+
+
+def test_whether_copies_and_files_are_complete_everywhere() -> None:
+    found = outcome(replace(TWO[0], copies=1, files=1), replace(TWO[1], copies=1))
+    assert (found.copies, found.files) == (2, 1)

@@ -120,6 +120,15 @@ class GlooPending:
         self._work = self._operands = None
         self._group.finished(self)
 
+    def is_done(self) -> bool:
+        if self._succeeded:
+            return True
+        self._group.around.aborts.check(self._group.epoch)
+        if self._work is not None and not self._work.is_completed():
+            return False
+        self.wait()  # at once: with the result, or with the error
+        return True
+
     def _ended(self) -> bool:
         """One slice. True if the operation succeeded; raises if it failed or the epoch was aborted."""
         group = self._group

@@ -81,6 +81,10 @@ class Pending(Protocol):
         after success returns at once; ValueError if the group was retired before."""
         ...
 
+    def is_done(self) -> bool:
+        """Whether it is done, without waiting. Raises what `wait` raises."""
+        ...
+
 
 class Group(Protocol):
     """A process group of one epoch. An operation runs beside its caller, after the earlier ones of the group; the order

@@ -15,6 +15,9 @@ class _Done:
     def wait(self) -> None:
         return None
 
+    def is_done(self) -> bool:
+        return True
+
 
 class SoloGroup:
     """A `Group` with one member."""
