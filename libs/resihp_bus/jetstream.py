@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -14,6 +14,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from nats.js.api import Header
 from nats.js.errors import APIError, BadRequestError, NoStreamResponseError
 
+from resihp_bus import shelf
 from resihp_bus.answer import answer
 from resihp_bus.consumer import ConsumerSpec, DurableConsumer
 from resihp_bus.delivery import Decoder, log
@@ -27,6 +28,7 @@ from resihp_bus.stats import BusStats
 from resihp_bus.streams import ensure_streams
 from resihp_messages import AnyEnvelope, Kind, MalformedMessage, decode, encode, pattern, stream_of, subject
 
+T = TypeVar("T")
 _STORED = frozenset({Kind.EVENT, Kind.COMMAND, Kind.ACK, Kind.REPORT, Kind.SCORE})
 
 
@@ -254,6 +256,14 @@ class JetStreamBus:
                 raise BusUnavailable(f"{to}: no reply within {timeout_s:g} s") from error
         raise BusUnavailable(f"{to}: nobody answers ({timeout_s:g} s)")
 
+    async def keep(self, name: str, data: bytes, *, timeout_s: float = 5.0) -> None:
+        link = self._require()
+        await _in_time(shelf.put(link.js, self.settings, name, data), timeout_s, name)
+
+    async def kept(self, name: str, *, timeout_s: float = 5.0) -> bytes | None:
+        link = self._require()
+        return await _in_time(shelf.get(link.js, self.settings, name), timeout_s, name)
+
     async def last_sequence(self, kind: Kind) -> int:
         link, name = self._require(), stream_of(kind).name
         with _as_bus_errors(f"stream {name}"):
@@ -272,6 +282,13 @@ class JetStreamBus:
         finally:
             self._replays.discard(replay)
             await messages.aclose()
+
+
+async def _in_time(work: Coroutine[Any, Any, T], timeout_s: float, what: str) -> T:
+    try:
+        return await asyncio.wait_for(work, timeout_s)
+    except TimeoutError as error:
+        raise BusUnavailable(f"{what}: no answer within {timeout_s:g} s") from error
 
 
 @contextlib.contextmanager

@@ -65,6 +65,7 @@ class MemoryBroker:
 
     def __init__(self) -> None:
         self.streams: dict[Kind, list[_Record]] = {kind: [] for kind in _STORED}
+        self.kept: dict[str, bytes] = {}
         self._ids: set[str] = set()
         self._durables: dict[tuple[Kind, str], _Durable] = {}
         self._live: list[tuple[str, Mailbox[_Record]]] = []
@@ -203,6 +204,13 @@ class MemoryBus:
         server = _MemoryServer(self._require(), pattern(job, Kind.REQUEST, detail), responder, self.name, self.stats)
         self._running.append(server)
         return server
+
+    async def keep(self, name: str, data: bytes, *, timeout_s: float = 5.0) -> None:
+        self._require().kept[name] = bytes(data)
+        await asyncio.sleep(0)
+
+    async def kept(self, name: str, *, timeout_s: float = 5.0) -> bytes | None:
+        return self._require().kept.get(name)
 
     async def last_sequence(self, kind: Kind) -> int:
         return len(self._require().streams[stream_of(kind).kind])

@@ -120,6 +120,15 @@ class Bus(Protocol):
     async def serve(self, detail: str, responder: Responder, *, job: str = "*") -> Subscription:
         """Answer requests with this verb, one at a time. A responder that raises is answered for, with a refusal."""
 
+    async def keep(self, name: str, data: bytes, *, timeout_s: float = 5.0) -> None:
+        """Keep `data` under `name`, in place of what was kept before; a reader finds the old or the new, whole.
+
+        For a day, across restarts of both sides. Raises `BusUnavailable` if it is not known to be kept.
+        """
+
+    async def kept(self, name: str, *, timeout_s: float = 5.0) -> bytes | None:
+        """What is kept under `name`; None if nothing is. Raises `BusUnavailable`."""
+
     async def last_sequence(self, kind: Kind) -> int:
         """Sequence of the newest message in the stream of `kind`, 0 if there is none: how far a cold start replays."""
 
