@@ -35,11 +35,17 @@ def devices(of: DeviceLevel, iteration: int, slow: Places, recovered: Places) ->
                 first,
                 of.roster.groups[g],
                 of.roster.name(int(g), int(d)),
-                confidence=_confidence(of.config.recovery_h, of.noise(int(g))[0]),
+                confidence=confidence_of(of.config.recovery_h, of.noise(int(g))[0]),
                 evidence=evidence,
             )
         )
     return told
+
+
+def suspicions(of: DeviceLevel, iteration: int, places: Places) -> tuple[Verdict, ...]:
+    """Devices that lean towards slow."""
+    kind = VerdictKind.DEVICE_SUSPECTED
+    return tuple(_device(of, kind, iteration, int(g), int(d)) for g, d in zip(*places, strict=True))
 
 
 def _device(of: DeviceLevel, kind: VerdictKind, iteration: int, g: int, d: int) -> Verdict:
@@ -74,7 +80,7 @@ def _severity(of: DeviceLevel, g: int, d: int) -> tuple[float, float, float, flo
         "peers": int(of.roster.sizes[g]) - 1,
     }
     p, low, high = math.exp(-level), math.exp(-level - 1.96 * error), min(1.0, math.exp(-level + 1.96 * error))
-    return p, low, high, _confidence(level, error), evidence
+    return p, low, high, confidence_of(level, error), evidence
 
 
 def certainty(sigma: float, memory: float, count: int, warmup: int) -> float:
@@ -82,7 +88,7 @@ def certainty(sigma: float, memory: float, count: int, warmup: int) -> float:
     return MEDIAN_EFFICIENCY * sigma * memory**2 * math.sqrt(1.0 / max(count, 1) + 1.0 / warmup)
 
 
-def _confidence(effect: float, error: float) -> float:
+def confidence_of(effect: float, error: float) -> float:
     """1 - P(normal noise of this deviation exceeds the effect)."""
     if error <= 0.0:
         return _MAX_CONFIDENCE
@@ -116,13 +122,16 @@ def heterogeneity(of: DeviceLevel, g: int, iteration: int, first: int, found: Ca
     return Verdict(VerdictKind.HETEROGENEITY, iteration, first, group, evidence={"relative_speed": relative})
 
 
+def slow_devices(of: DeviceLevel) -> dict[str, tuple[float, float, float, float]]:
+    """p, its 95 % interval and the confidence that it is slow, of every device that counts as slow."""
+    found = {}
+    for g, d in zip(*np.nonzero(of.cusum.slow), strict=True):
+        p, low, high, confidence, _ = _severity(of, int(g), int(d))
+        found[of.roster.name(int(g), int(d))] = (p, low, high, confidence)
+    return found
+
+
 def scores(of: DeviceLevel) -> dict[str, tuple[float, float]]:
     """p and confidence of every device; a device that is not slow has p = 1."""
-    found: dict[str, tuple[float, float]] = {}
-    for name, (g, d) in of.roster.places.items():
-        if of.cusum.slow[g, d]:
-            p, _, _, confidence, _ = _severity(of, g, d)
-            found[name] = (p, confidence)
-        else:
-            found[name] = (1.0, 0.0)
-    return found
+    slow = slow_devices(of)
+    return {name: (slow[name][0], slow[name][3]) if name in slow else (1.0, 0.0) for name in of.roster.places}

@@ -67,6 +67,11 @@ class Cusum:
         self.fall[became_slow] = 0.0
         return became_slow, recovered
 
+    @property
+    def leaning(self) -> Flags:
+        """Both of a device's last two residuals were above the reference value."""
+        return np.asarray((self._above & 3) == 3)
+
     def _fall(self, iteration: int, r: Floats, seen: Flags, f: Floats) -> Flags:
         c = self._config
         watched = self.slow & seen

@@ -6,7 +6,9 @@ warm-up is array arithmetic over (groups, devices), so that 10,240 devices cost 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,31 @@ from resihp_detect.state import pack, unpack
 from resihp_detect.verdict import Verdict
 
 Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """What outlives an epoch of one device."""
+
+    offset: float = 0.0
+    anchor: float = 0.0
+    slow_since: int | None = None
+    """Iteration; None if it is not slow."""
+    level: float = 0.0
+    """Log slowdown."""
+
+    @property
+    def p(self) -> float:
+        """Throughput relative to healthy."""
+        return math.exp(-max(self.level, 0.0)) if self.slow_since is not None else 1.0
+
+    def with_speed(self, slow_since: int | None, p: float) -> DeviceMemory:
+        """The same device at another speed."""
+        return replace(self, slow_since=slow_since, level=-math.log(p) if slow_since is not None else 0.0)
+
+    def as_list(self) -> list[Any]:
+        """Plain values, in the order of the fields."""
+        return [self.offset, self.anchor, self.slow_since, self.level]
 
 
 class DeviceLevel:
@@ -66,6 +93,7 @@ class DeviceLevel:
         self._shift_onset = np.zeros(shape[0], dtype=np.int64)
         self._began = np.zeros(shape[0], dtype=np.int64)
         self._told = np.zeros(shape[0], dtype=np.bool_)
+        self._suspected = np.zeros(shape, dtype=np.bool_)
 
     # --- observing ------------------------------------------------------------------------------------------------
 
@@ -248,41 +276,78 @@ class DeviceLevel:
         """The frozen fits of a group, one per direction; None before its warm-up is over."""
         return self._fits[self.roster.groups.index(group)]
 
+    def suspicions(self, iteration: int) -> tuple[Verdict, ...]:
+        """Devices for whose slowness half of the evidence came together in the last judged iteration, each once per
+        rise. Nothing depends on asking."""
+        factor = np.array([self.noise(g)[2] for g in range(len(self.roster.groups))])[:, None]
+        half = self._cusum.leaning & (self._cusum.rise > 0.5 * self.config.h * factor) & ~self._cusum.slow
+        new = half & ~self._suspected
+        self._suspected = (self._suspected & (self._cusum.rise > 0.0)) | half
+        return conclude.suspicions(self, iteration, np.nonzero(new))
+
+    def slow(self) -> dict[str, tuple[float, float, float, float]]:
+        """Slow device -> p, its 95 % interval, and the confidence that it is slow."""
+        return conclude.slow_devices(self)
+
     def scores(self) -> dict[str, tuple[float, float]]:
         """Device -> (p, confidence that it is slow), for every device of the roster."""
         return conclude.scores(self)
 
     # --- other epochs, restarts -----------------------------------------------------------------------------------
 
+    def memory(self) -> dict[str, DeviceMemory]:
+        """What is known about every device, for a later epoch."""
+        found = {}
+        for name, (g, d) in self.roster.places.items():
+            slow = bool(self._cusum.slow[g, d])
+            level = self._cusum.severity(g, d)[0] if slow else 0.0
+            found[name] = DeviceMemory(
+                float(self._offset[g, d]),
+                float(self._anchor[g, d]),
+                int(self._cusum.onset[g, d]) if slow else None,
+                level,
+            )
+        return found
+
     def successor(
-        self, groups: Mapping[str, Sequence[str]], scale: Mapping[str, tuple[str, float]], *, warm: bool = True
+        self,
+        groups: Mapping[str, Sequence[str]],
+        scale: Mapping[str, tuple[str, float]],
+        *,
+        memory: Mapping[str, DeviceMemory] | None = None,
     ) -> DeviceLevel:
         """The detector of the next epoch. `scale`: new group -> (old group whose healthy time carries over, factor of
-        work).
+        work). `memory`: of devices that this one does not know, as they were in an earlier epoch.
 
-        Devices keep their offsets and their slowness; groups in `scale` are judged at once and learned anew meanwhile.
-        Raises ValueError for an unknown old group.
+        Devices keep their offsets and their slowness; groups in `scale` are judged at once and learned anew meanwhile,
+        or go on learning. Raises ValueError for an unknown old group.
         """
         new = DeviceLevel(groups, self.config, num_directions=self.num_directions)
         for name, (old_name, factor) in scale.items():
             if old_name not in self.roster.groups or name not in new.roster.groups:
                 raise ValueError(f"no healthy time of {old_name!r} for {name!r}")
-            o, g = self.roster.groups.index(old_name), new.roster.groups.index(name)
-            fits = self._fits[o]
-            if fits is None or not warm:
-                continue
-            new._fits[g] = tuple(fit.scaled(factor) for fit in fits)
-            new._weights[g] = self._weights[o] * factor
-            new._sigma[g], new._memory[g], new._spread[g] = self._sigma[o], self._memory[o], self._spread[o]
-            new._told[g] = self._told[o]
-        for device, (o, i) in self.roster.places.items():
+            self._pass_on(new, self.roster.groups.index(old_name), new.roster.groups.index(name), factor)
+        for device, known in {**(memory or {}), **self.memory()}.items():
             if device in new.roster.places:
                 g, d = new.roster.places[device]
-                new._offset[g, d], new._anchor[g, d] = self._offset[o, i], self._anchor[o, i]
-                if self._cusum.slow[o, i]:
-                    level, _ = self._cusum.severity(o, i)
-                    new._cusum.declare(g, d, int(self._cusum.onset[o, i]), level)
+                new._offset[g, d], new._anchor[g, d] = known.offset, known.anchor
+                if known.slow_since is not None:
+                    new._cusum.declare(g, d, known.slow_since, known.level)
         return new
+
+    def _pass_on(self, new: DeviceLevel, o: int, g: int, factor: float) -> None:
+        """Group g of `new` goes on where group o is: with its healthy time, or in the middle of learning it."""
+        fits, rows = self._fits[o], self._learning[o]
+        if fits is not None:
+            new._fits[g] = tuple(fit.scaled(factor) for fit in fits)
+            new._weights[g] = self._weights[o] * factor
+            for array in ("_sigma", "_memory", "_spread", "_level", "_told"):
+                getattr(new, array)[g] = getattr(self, array)[o]
+        elif rows and factor == 1.0:
+            column = {name: d for d, name in enumerate(self.roster.devices[self.roster.groups[o]])}
+            index = [column.get(name, -1) for name in new.roster.devices[new.roster.groups[g]]]
+            new._learning[g] = [(_columns(s, index, new), _columns(w, index, new)) for s, w in rows]
+            new._began[g] = self._began[o]
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that `restore` needs, as values that MessagePack can carry."""
@@ -312,6 +377,15 @@ class DeviceLevel:
             setattr(self, name, array)
 
 
+def _columns(old: Floats, index: Sequence[int], new: DeviceLevel) -> Floats:
+    """Rows of devices in the order of another roster; NaN for those that were not there."""
+    found = np.full((new.roster.shape[1], old.shape[1]), np.nan)
+    for d, o in enumerate(index):
+        if o >= 0:
+            found[d] = old[o]
+    return found
+
+
 _ARRAYS = (
     "_skip",
     "_weights",
@@ -325,4 +399,5 @@ _ARRAYS = (
     "_shift_onset",
     "_began",
     "_told",
+    "_suspected",
 )

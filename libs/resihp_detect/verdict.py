@@ -13,6 +13,8 @@ from typing import Any
 class VerdictKind(StrEnum):
     """Faults begin with what is slow; `HETEROGENEITY` and `WORKLOAD_SHIFT` are observations, never alarms."""
 
+    DEVICE_SUSPECTED = "DeviceSuspected"
+    """Half of the evidence for a slow device is there."""
     DEVICE_SLOW = "DeviceSlow"
     DEVICE_RECOVERED = "DeviceRecovered"
     LINK_SLOW = "LinkSlow"
@@ -20,6 +22,8 @@ class VerdictKind(StrEnum):
     JOB_SLOW = "JobSlow"
     """Iterations take longer than their work explains; who is slow needs validation."""
     JOB_RECOVERED = "JobRecovered"
+    STATE_DIVERGED = "StateDiverged"
+    """Replicas hold different bits (`evidence["ranks"]`): silent corruption."""
     HETEROGENEITY = "Heterogeneity"
     """Devices differ for good, within what their peers show too: said once."""
     WORKLOAD_SHIFT = "WorkloadShift"
@@ -28,7 +32,12 @@ class VerdictKind(StrEnum):
     @property
     def is_alarm(self) -> bool:
         """True for a new fault."""
-        return self in (VerdictKind.DEVICE_SLOW, VerdictKind.LINK_SLOW, VerdictKind.JOB_SLOW)
+        return self in (
+            VerdictKind.DEVICE_SLOW,
+            VerdictKind.LINK_SLOW,
+            VerdictKind.JOB_SLOW,
+            VerdictKind.STATE_DIVERGED,
+        )
 
 
 @dataclass(frozen=True)

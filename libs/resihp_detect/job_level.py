@@ -1,0 +1,217 @@
+"""All detectors of one job, over its epochs: slow devices, devices that stand by, corrupted state.
+
+Fed with what each rank reports of each iteration, in the order of the report stream; so two detectors that read the
+same stream say the same, and one that was restarted from a snapshot goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from resihp_detect.assembly import Assembly, Frame, Record
+from resihp_detect.config import PeerConfig
+from resihp_detect.device_level import DeviceLevel, DeviceMemory
+from resihp_detect.fingerprints import Divergence, Fingerprints
+from resihp_detect.probe_level import GROUP as STANDBY
+from resihp_detect.probe_level import ProbeLevel
+from resihp_detect.verdict import Verdict, VerdictKind
+from resihp_detect.work import Share, peer_groups, shares
+from resihp_plan import ModelSpec, ParallelPlan, gradient_buckets
+
+STATE = "state"
+"""Group of verdicts about fingerprints."""
+HEALTHY = (1.0, 1.0, 1.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one rank did in one iteration. Seconds are compute only."""
+
+    rank: int
+    forward_s: float
+    backward_s: float
+    num_units: int
+    """Micro-batches that it executed."""
+    tokens: int
+    sum_sq_len: int
+    probe_s: float = 0.0
+    """0: not probed."""
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+
+
+class JobLevel:
+    """Detector of one job from its first plan on. `is_mine`: the groups that this process judges, if several share the
+    job; `standby` and `state` are groups, too.
+    """
+
+    def __init__(
+        self,
+        plan: ParallelPlan,
+        model: ModelSpec,
+        config: PeerConfig | None = None,
+        *,
+        is_mine: Callable[[str], bool] = lambda group: True,
+    ) -> None:
+        self.config, self.model, self._is_mine = config or PeerConfig(), model, is_mine
+        self.probes = ProbeLevel(self.config)
+        self.level: DeviceLevel | None = None
+        self._memory: dict[str, DeviceMemory] = {}
+        self.judged = 0
+        """Newest iteration that was judged."""
+        self._probed: dict[str, int] = {}
+        self._begin(plan)
+
+    def enter(self, plan: ParallelPlan) -> tuple[Verdict, ...]:
+        """The next epoch of the job. What is known about devices and healthy time is carried over; ranks that are in no
+        group of the new plan's world are forgotten. Returns what the last iterations of the old epoch still say.
+        """
+        late = tuple(v for frame in self._assembly.flush() for v in self._judge(frame)) if self._assembly else ()
+        if self.level is not None:
+            self._memory |= self.level.memory()
+        world = {str(rank) for rank in plan.world}
+        self._memory = {name: known for name, known in self._memory.items() if name in world}
+        self._begin(plan)
+        return late
+
+    def _begin(self, plan: ParallelPlan) -> None:
+        self.plan = plan
+        self._shares: Mapping[int, Share] = shares(plan, self.model)
+        groups = {g: names for g, names in peer_groups(self._shares).items() if self._is_mine(g)}
+        old, self.level, self._assembly = self.level, None, None
+        if groups:
+            self.level = self._successor(old, groups)
+            self._assembly = Assembly(self.level.roster, num_directions=2)
+        owners = {rank for b in gradient_buckets(plan, self.model) if b.is_shared for rank in b.owners}
+        self._state = Fingerprints(len(owners)) if self._is_mine(STATE) and owners else None
+        for rank in plan.active:
+            self.probes.leave(str(rank))
+        for rank in plan.standby if self._is_mine(STANDBY) else ():
+            known = self._memory.get(str(rank), DeviceMemory())
+            self.probes.stand_by(str(rank), known.slow_since or 0, p=known.p)
+
+    def _successor(self, old: DeviceLevel | None, groups: Mapping[str, tuple[str, ...]]) -> DeviceLevel:
+        if old is None:
+            level = DeviceLevel(groups, self.config, num_directions=2)
+            return level.successor(groups, {}, memory=self._memory) if self._memory else level
+        nearest = {g: (g if g in old.roster.groups else old.roster.groups[-1], 1.0) for g in groups}
+        return old.successor(groups, nearest, memory=self._memory)
+
+    # --- observing ------------------------------------------------------------------------------------------------
+
+    def observe(self, iteration: int, rows: Iterable[Row]) -> tuple[Verdict, ...]:
+        """What some ranks did in one iteration of the present epoch. Reports may come in any order and twice."""
+        verdicts: list[Verdict] = []
+        frames: list[Frame] = []
+        for row in rows:
+            share = self._shares.get(row.rank)
+            if share is None:
+                verdicts += self._observe_standby(iteration, row)
+            elif self._assembly is not None and self._is_mine(share.group):
+                record = Record(
+                    iteration,
+                    str(row.rank),
+                    (row.forward_s, row.backward_s),
+                    share.work(row.num_units, row.tokens, row.sum_sq_len),
+                )
+                frames += self._assembly.add(record)
+            if row.probe_s > 0 and share is not None and self._is_mine(STANDBY):
+                self.probes.learn(str(row.rank), row.probe_s, p=self.score(row.rank)[0])
+            if row.fingerprints and self._state is not None:
+                verdicts += (_diverged(d) for d in self._state.add(iteration, row.rank, row.fingerprints))
+        for frame in frames:
+            verdicts += self._judge(frame)
+        return tuple(verdicts)
+
+    def _judge(self, frame: Frame) -> tuple[Verdict, ...]:
+        assert self.level is not None  # frames come from its assembly
+        self.judged = max(self.judged, frame.iteration)
+        found = self.level.observe(frame.iteration, frame.seconds, frame.work)
+        return (*self.level.suspicions(frame.iteration), *found)
+
+    def _observe_standby(self, iteration: int, row: Row) -> tuple[Verdict, ...]:
+        name = str(row.rank)
+        if row.rank not in self.plan.standby or not self._is_mine(STANDBY) or self._probed.get(name, 0) >= iteration:
+            return ()
+        self._probed[name] = iteration
+        if not self.probes.knows(name):
+            self.probes.learn(name, row.probe_s, p=self._memory.get(name, DeviceMemory()).p)
+        found = self.probes.observe(iteration, name, row.probe_s)
+        for verdict in found:
+            slow = verdict.kind is VerdictKind.DEVICE_SLOW
+            known = self._memory.get(name, DeviceMemory())
+            self._memory[name] = known.with_speed(verdict.first_iteration if slow else None, verdict.p)
+        return found
+
+    # --- results --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether every group here can be judged."""
+        return self.level is None or self.level.is_learned
+
+    def score(self, rank: int) -> tuple[float, float]:
+        """p and confidence that it is slow, of one rank."""
+        p, _, _, confidence = self._slow().get(rank, HEALTHY)
+        return p, confidence
+
+    def scores(self) -> dict[int, tuple[float, float, float, float]]:
+        """Rank -> p, its 95 % interval, and the confidence that it is slow, of every rank that is judged here."""
+        names = self.level.roster.places if self.level is not None else ()
+        standby = self.plan.standby if self._is_mine(STANDBY) else ()
+        return {**dict.fromkeys([*map(int, names), *standby], HEALTHY), **self._slow()}
+
+    def _slow(self) -> dict[int, tuple[float, float, float, float]]:
+        found = {int(name): score for name, score in self.level.slow().items()} if self.level is not None else {}
+        for rank in self.plan.standby:
+            score = self.probes.score(str(rank))
+            if score is not None and score[0] < 1.0:
+                found[rank] = (score[0], score[0], score[0], score[1])
+        return found
+
+    # --- restarts -------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that `restore` needs, as plain values."""
+        return {
+            "plan": self.plan.to_dict(),
+            "level": self.level.snapshot() if self.level is not None else None,
+            "assembly": self._assembly.snapshot() if self._assembly is not None else None,
+            "state": self._state.snapshot() if self._state is not None else None,
+            "probes": self.probes.snapshot(),
+            "memory": {name: known.as_list() for name, known in self._memory.items()},
+            "judged": self.judged,
+            "probed": dict(self._probed),
+        }
+
+    @classmethod
+    def restored(
+        cls,
+        state: Mapping[str, Any],
+        model: ModelSpec,
+        config: PeerConfig | None = None,
+        *,
+        is_mine: Callable[[str], bool] = lambda group: True,
+    ) -> JobLevel:
+        """Go on from a snapshot. Raises ValueError if it is of other groups or thresholds."""
+        job = cls(ParallelPlan.from_dict(state["plan"]), model, config, is_mine=is_mine)
+        for part, key in ((job.level, "level"), (job._assembly, "assembly"), (job._state, "state")):
+            if (part is None) != (state[key] is None):
+                raise ValueError(f"the snapshot was taken by a detector with another share of the work ({key})")
+            if part is not None:
+                part.restore(state[key])
+        job.probes.restore(state["probes"])
+        job._memory = {name: DeviceMemory(*known) for name, known in state["memory"].items()}
+        job.judged, job._probed = state["judged"], dict(state["probed"])
+        return job
+
+
+def _diverged(found: Divergence) -> Verdict:
+    evidence = {
+        "bucket": found.bucket,
+        "ranks": list(found.ranks),
+        "is_majority": found.is_majority,
+        "digests": {str(rank): digest for rank, digest in found.digests.items()},
+    }
+    return Verdict(VerdictKind.STATE_DIVERGED, found.iteration, found.iteration, STATE, evidence=evidence)
