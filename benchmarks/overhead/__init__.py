@@ -1,0 +1,1 @@
+"""What telemetry, votes and fingerprints cost: paired iterations with and without them."""
