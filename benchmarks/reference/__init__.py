@@ -1,0 +1,1 @@
+"""The healthy engine against a plain PyTorch program of the same layout."""
