@@ -3,35 +3,67 @@
 from __future__ import annotations
 
 from importlib import metadata
+from typing import Any
 
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import APIRouter, FastAPI, Response, Security
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from resihp_chassis import Health, Report
+from resihp_chassis import Health, Metrics, Report
 from resihp_gateway import problems
+from resihp_gateway.access import Access, Role, needs
 from resihp_gateway.context import Gateway
-from resihp_gateway.routes import actions, events, jobs, records
+from resihp_gateway.guard import Guard, RateLimit
+from resihp_gateway.live.hub import Hubs
+from resihp_gateway.metering import Meter
+from resihp_gateway.models import Problem
+from resihp_gateway.page import STATIC
+from resihp_gateway.routes import actions, asyncapi, events, jobs, live, me, records, whatif
 from resihp_store import StoreError
 
 PREFIX = "/api/v1"
 
 
-def create_app(gateway: Gateway, health: Health, registry: CollectorRegistry) -> FastAPI:
-    """All routes. `health` and `registry` are those of the process, so that one port answers probes too."""
+def create_app(gateway: Gateway, health: Health, metrics: Metrics, *, access: Access, limit: RateLimit) -> FastAPI:
+    """All routes. `health` and `metrics` are those of the process, so that one port answers probes too."""
     app = FastAPI(
         title="ResiHP",
         version=metadata.version("resihp"),
         summary="Jobs, devices, failures and reconfigurations of resilient hybrid-parallel training.",
-        description="Changes are requests to the scheduler; an accepted one is committed in the database.",
+        description=(
+            "Changes are requests to the scheduler; an accepted one is committed in the database. Lists name their "
+            'next page in a `Link` header with rel="next". Errors are RFC 9457 problem details.'
+        ),
     )
-    app.state.gateway = gateway
+    app.state.gateway, app.state.access = gateway, access
+    app.state.hubs = Hubs(gateway)
     problems.install(app, (StoreError,))
-    for module in (jobs, records, actions):
-        app.include_router(module.router, prefix=PREFIX)
-    app.include_router(events.router)
-    app.include_router(_probes(health, registry))
+    reader = [Security(needs(Role.VIEW))]
+    for module in (jobs, records, whatif, live, me):
+        app.include_router(module.router, prefix=PREFIX, dependencies=reader)
+    app.include_router(actions.router, prefix=PREFIX)
+    app.include_router(events.router, dependencies=reader)
+    app.include_router(asyncapi.router)
+    app.include_router(_probes(health, metrics.registry))
+    app.mount("/", StaticFiles(directory=STATIC, html=True), name="dashboard")
+    app.add_middleware(Meter, metrics=metrics, hubs=app.state.hubs)
+    app.add_middleware(Guard, limit=limit, unprotected=("/docs", "/redoc"))
+    app.openapi = lambda: _describe(app)  # type: ignore[method-assign]  # the framework's own way to extend it
     return app
+
+
+def _describe(app: FastAPI) -> dict[str, Any]:
+    """The framework's description, with the one schema that no route returns as its model: the problem."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, summary=app.summary, description=app.description, routes=app.routes
+        )
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas["Problem"] = Problem.model_json_schema()
+        app.openapi_schema = document
+    return app.openapi_schema
 
 
 def _probes(health: Health, registry: CollectorRegistry) -> APIRouter:

@@ -15,9 +15,11 @@ from fastapi import FastAPI
 
 from resihp_bus import Bus, JetStreamBus
 from resihp_chassis import PortInUse, Service, StartupError
+from resihp_gateway.access import Access, TokenFile
 from resihp_gateway.app import create_app
 from resihp_gateway.beats import NewestBeats
 from resihp_gateway.context import Gateway
+from resihp_gateway.guard import RateLimit
 from resihp_gateway.settings import GatewaySettings
 from resihp_messages import Kind
 from resihp_store import Store, StoreError
@@ -58,8 +60,16 @@ def bootstrap(
         incarnation=service.incarnation,
         request_timeout_s=settings.request_timeout_s,
         heartbeat_s=settings.heartbeat_s,
+        whatif_timeout_s=settings.whatif_timeout_s,
     )
-    process = GatewayProcess(gateway, create_app(gateway, service.health, service.metrics.registry))
+    try:
+        tokens = TokenFile(settings.tokens_file) if settings.tokens_file is not None else None
+        access = Access(tokens, settings.anonymous_role)
+    except ValueError as error:
+        raise StartupError(str(error)) from error
+    limit = RateLimit(settings.write_rate_per_s, settings.write_burst, service.clock.monotonic)
+    app = create_app(gateway, service.health, service.metrics, access=access, limit=limit)
+    process = GatewayProcess(gateway, app)
     service.watch_bus(gateway.bus)
     service.health.require("database", lambda: process.store_state.ok)
     return process
@@ -75,7 +85,7 @@ async def run_gateway(service: Service[GatewaySettings]) -> None:
         process.store_state.answer = "ok"
         await gateway.bus.connect()
         await gateway.bus.listen(Kind.BEAT, gateway.beats.hear)
-        async with asyncio.TaskGroup() as tasks:
+        async with gateway.health.following(gateway.bus), asyncio.TaskGroup() as tasks:
             watcher = tasks.create_task(_watch_store(process))
             server = _Server(_uvicorn_config(process.app, service.settings))
             serving = tasks.create_task(server.serve(sockets=[listener]))

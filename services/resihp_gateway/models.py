@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
@@ -131,6 +131,91 @@ class ReconfigurationView(_View):
     applied_at: datetime | None = None
 
 
+class ReconfigurationDetail(ReconfigurationView):
+    """One change in full: what triggered it, both plans, and what it cost."""
+
+    incident: IncidentView | None = None
+    old_plan: PlanView | None = None
+    new_plan: PlanView | None = None
+    prediction_error: Number = None
+    """Achieved over predicted throughput, minus 1."""
+    pause_s: Number = None
+    """Time without training: the outage (`total`), or for a planned change rebuild and move."""
+    lost_device_s: Number = None
+    """`pause_s` times the devices of the new plan's world: what the pause cost, without a slower plan afterwards."""
+
+
+class HealthPoint(_View):
+    """What the detector said about a device in one iteration."""
+
+    at: datetime
+    iteration: int
+    p: float
+    confidence: Number = None
+    """That it is slow."""
+
+
+class DeviceDetail(DeviceView):
+    """One device with its history."""
+
+    health: list[HealthPoint] = Field(default_factory=list)
+    """Oldest first; as far back as the score stream reaches (minutes)."""
+    incidents: list[IncidentView] = Field(default_factory=list)
+    """That concerned it, newest first."""
+
+
+class AuditView(_View):
+    """One request of an operator, and what became of it."""
+
+    sequence: int
+    """Of the request, in the database's log; newer ones are greater."""
+    asked_at: datetime
+    job: str
+    action: str
+    actor: str
+    role: str
+    client: str = ""
+    reason: str = ""
+    parameters: Document = Field(default_factory=dict)
+    accepted: bool | None = None
+    """None: no answer is recorded."""
+    detail: str = ""
+    reconfiguration_id: str | None = None
+
+
+class WhatIfView(_View):
+    """Predicted with the cost model; nothing is applied. Throughputs in tokens/s."""
+
+    job: str
+    epoch: int
+    faults: dict[int, float]
+    now_tokens_per_s: Number
+    do_nothing_tokens_per_s: Number
+    """With the faults and the plan in force; 0 if a device of the plan is lost."""
+    best_tokens_per_s: Number
+    bound_tokens_per_s: Number
+    change_s: Number = None
+    """Predicted time without training."""
+    bytes_moved: int | None = None
+    break_even_s: Number = None
+    """When the change has paid for itself; null: never."""
+    name: str
+    """Of the best plan's kind."""
+    difference: str
+    plan: Document
+    alternatives: Json = None
+    planning_s: Number = None
+
+
+class Me(_View):
+    """Who asks, and what they may do."""
+
+    name: str
+    role: str
+    tokens: bool
+    """Whether this gateway asks for tokens."""
+
+
 class PlanView(_View):
     """One version of a job's plan."""
 
@@ -169,49 +254,12 @@ class EventView(_View):
     body: Document
 
 
-class FaultRequest(BaseModel):
-    """Inflict a fault on a device (testing)."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"rank": 3, "fault": "kill"}]})
-
-    rank: Annotated[int, Field(ge=0, lt=1_000_000)]
-    fault: Literal["kill", "freeze", "slow"]
-    factor: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
-    """Only `slow`: speed from then on, relative to the healthy device. The job's clock must be virtual."""
-    for_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Only `slow`: for how long; 0 means for good."""
-
-
-class RestartRequest(BaseModel):
-    """Start the worker of a lost rank again."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"rank": 3}]})
-
-    rank: Annotated[int, Field(ge=0, lt=1_000_000)]
-
-
-class PlanRequest(BaseModel):
-    """Switch the job to this plan, live. Its epoch is assigned by the scheduler."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    plan: dict[str, JsonValue]
-    reason: Annotated[str, Field(max_length=4096)] = "operator"
-
-
-class StopRequest(BaseModel):
-    """Stop the job."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    reason: Annotated[str, Field(max_length=4096)] = "operator"
-
-
 class Accepted(BaseModel):
     """The scheduler has committed the change; its effects follow as events."""
 
     job: str
     reconfiguration_id: str | None = None
+    decision_id: str | None = None
 
 
 class Problem(BaseModel):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -14,17 +16,29 @@ from resihp_gateway.models import Problem
 MEDIA_TYPE = "application/problem+json"
 TITLES = {
     400: "Bad request",
+    401: "Unauthorized",
+    403: "Forbidden",
     404: "Not found",
     405: "Method not allowed",
     409: "Conflict",
     422: "Invalid request",
+    429: "Too many requests",
     503: "Unavailable",
 }
+READ_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": TITLES[status],
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    for status in (400, 401, 403, 404, 422, 503)
+}
+WRITE_PROBLEMS = READ_PROBLEMS | {status: READ_PROBLEMS[404] | {"description": TITLES[status]} for status in (409, 429)}
+"""What the description says about errors, for reading and for writing routes."""
 _log = structlog.get_logger("gateway")
 
 
 class ApiError(Exception):
-    """An answer other than success. `status` is 404, 409, 422 or 503; `detail` is one clear sentence."""
+    """An answer other than success. `status` is one of `TITLES`; `detail` is one clear sentence."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -44,7 +58,7 @@ def install(app: FastAPI, unavailable: tuple[type[Exception], ...]) -> None:
 
 def problem(request: Request, status: int, detail: str) -> JSONResponse:
     body = Problem(title=TITLES.get(status, "Error"), status=status, detail=detail, instance=request.url.path)
-    headers = {"Retry-After": "1"} if status == 503 else None
+    headers = {503: {"Retry-After": "1"}, 401: {"WWW-Authenticate": "Bearer"}}.get(status)
     return JSONResponse(body.model_dump(), status, headers, MEDIA_TYPE)
 
 

@@ -14,6 +14,8 @@ from resihp_chassis import Service, SystemClock
 from resihp_gateway.bootstrap import bootstrap
 from resihp_gateway.context import Gateway
 from resihp_gateway.settings import GatewaySettings
+from resihp_messages import AnyEnvelope, Envelope, Kind
+from resihp_messages.request import Reply
 from resihp_plan.plan import ParallelPlan, ReplicaPlan, StagePlan
 from resihp_store import DeviceState, IterationRecord, JobState, ReconfigurationStatus, Store
 from resihp_store.revisions import upgrade
@@ -48,6 +50,10 @@ class TestGateway:
     bus: MemoryBus
     database_url: str
 
+    def broker_events(self) -> tuple[AnyEnvelope, ...]:
+        """Everything in the event stream."""
+        return self.broker.stored(Kind.EVENT)
+
 
 @asynccontextmanager
 async def open_gateway(folder: Path, *, seeded: bool = True, **settings: object) -> AsyncIterator[TestGateway]:
@@ -70,6 +76,18 @@ async def open_gateway(folder: Path, *, seeded: bool = True, **settings: object)
         await own.close()
         await other.close()
         await process.gateway.store.close()
+
+
+async def play_scheduler(gateway: TestGateway, verb: str, answer: Reply) -> list[AnyEnvelope]:
+    """Plays the leader: answers one verb and keeps what it was asked."""
+    asked: list[AnyEnvelope] = []
+
+    async def respond(envelope: AnyEnvelope) -> AnyEnvelope:
+        asked.append(envelope)
+        return Envelope.of(answer, job=envelope.job, source="scheduler", incarnation="s1")
+
+    await gateway.bus.serve(verb, respond)
+    return asked
 
 
 async def seed(url: str) -> None:

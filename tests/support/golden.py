@@ -1,7 +1,8 @@
 """Golden files of the wire contract: one per schema version, JSON for people and the exact bytes.
 
-`python -m support.golden` (in tests/) writes them anew. Do that only together with a deliberate change of the contract:
-an added optional field keeps the version, anything else needs a new one (and keeps the old file).
+`python -m support.golden` (in tests/) writes them, and docs/messages.md, anew. Do that only together with a deliberate
+change of the contract: an added optional field keeps the version, anything else needs a new one (and keeps the old
+file).
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from resihp_messages import AnyEnvelope, Envelope, encode
+from resihp_messages import AnyEnvelope, Envelope, catalogue, encode
 from resihp_messages.envelope import Body
 from support.samples import BODIES
 
 FOLDER = Path(__file__).parents[1] / "golden" / "messages"
+PAGE = Path(__file__).parents[2] / "docs" / "messages.md"
 
 
 def golden_envelope(body: Body) -> AnyEnvelope:
@@ -50,6 +52,7 @@ def write_all() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for body in BODIES:
         path_of(body).write_text(golden_text(golden_envelope(body)))
+    PAGE.write_text(catalogue.markdown())
 
 
 if __name__ == "__main__":

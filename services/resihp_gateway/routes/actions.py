@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body
 
-from resihp_gateway.context import GatewayDep
-from resihp_gateway.models import Accepted, FaultRequest, PlanRequest, Problem, RestartRequest, StopRequest
-from resihp_gateway.problems import ApiError
+from resihp_gateway.access import Admin, Identity, Operator
+from resihp_gateway.asked import (
+    FaultRequest,
+    HoldRequest,
+    ModeRequest,
+    PlanRequest,
+    RestartRequest,
+    RulingRequest,
+    StopRequest,
+)
+from resihp_gateway.context import Gateway, GatewayDep
+from resihp_gateway.models import Accepted
+from resihp_gateway.problems import WRITE_PROBLEMS, ApiError
 from resihp_gateway.routes.jobs import JobName
 from resihp_messages import JobSpec
-from resihp_messages.request import RequestFault, RequestPlan, RequestRestart, RequestStop, SubmitJob
+from resihp_messages.request import (
+    RequestFault,
+    RequestHold,
+    RequestMode,
+    RequestPlan,
+    RequestRestart,
+    RequestRuling,
+    RequestStop,
+    SubmitJob,
+)
 from resihp_plan.plan import InvalidPlan, ParallelPlan
 
-router = APIRouter(
-    tags=["actions"],
-    responses={404: {"model": Problem}, 409: {"model": Problem}, 422: {"model": Problem}, 503: {"model": Problem}},
-)
+router = APIRouter(tags=["actions"], responses=WRITE_PROBLEMS)
 SPEC_EXAMPLES = {
     "small": {
         "summary": "Eight devices, TP 2 x PP 2 x DP 2",
@@ -47,9 +63,11 @@ PLAN_EXAMPLES = {
 
 
 @router.post("/jobs", status_code=201)
-async def submit_job(spec: Annotated[JobSpec, Body(openapi_examples=SPEC_EXAMPLES)], gateway: GatewayDep) -> Accepted:
+async def submit_job(
+    spec: Annotated[JobSpec, Body(openapi_examples=SPEC_EXAMPLES)], gateway: GatewayDep, by: Operator
+) -> Accepted:
     """Train a job as soon as enough devices are free. 409 if its name is taken."""
-    await gateway.ask(SubmitJob(spec=spec), job=spec.name)
+    await gateway.ask(SubmitJob(spec=spec), job=spec.name, by=by)
     return Accepted(job=spec.name)
 
 
@@ -58,6 +76,7 @@ async def request_plan(
     job: JobName,
     request: Annotated[PlanRequest, Body(openapi_examples=PLAN_EXAMPLES)],
     gateway: GatewayDep,
+    by: Operator,
 ) -> Accepted:
     """Switch a running job to a plan, between two iterations. 409 if the scheduler refuses it (another change is open,
     a device is lost, a rule is broken): the detail names the rule."""
@@ -66,30 +85,68 @@ async def request_plan(
         plan = ParallelPlan.from_dict({"epoch": 0, **request.plan})
     except InvalidPlan as error:
         raise ApiError(422, str(error)) from error
-    reply = await gateway.ask(RequestPlan(plan=plan.to_dict(), reason=request.reason), job=job)
+    reply = await gateway.ask(RequestPlan(plan=plan.to_dict(), reason=request.reason), job=job, by=by)
     return Accepted(job=job, reconfiguration_id=reply.reconfiguration_id)
 
 
 @router.post("/jobs/{job}/faults", status_code=202)
-async def request_fault(job: JobName, request: FaultRequest, gateway: GatewayDep) -> Accepted:
+async def request_fault(job: JobName, request: FaultRequest, gateway: GatewayDep, by: Admin) -> Accepted:
     """Testing: SIGKILL or SIGSTOP a worker, or slow its device (on the virtual clock only: 409 otherwise)."""
     await gateway.require_job(job)
-    await gateway.ask(RequestFault(**request.model_dump()), job=job)
+    await gateway.ask(RequestFault(**request.model_dump()), job=job, by=by)
     return Accepted(job=job)
 
 
 @router.post("/jobs/{job}/restarts", status_code=202)
-async def request_restart(job: JobName, request: RestartRequest, gateway: GatewayDep) -> Accepted:
+async def request_restart(job: JobName, request: RestartRequest, gateway: GatewayDep, by: Operator) -> Accepted:
     """Start the worker of a lost rank again: it gets its shards from the others and joins the running job. 409 if the
     rank is not lost, or no slot is free."""
     await gateway.require_job(job)
-    await gateway.ask(RequestRestart(rank=request.rank), job=job)
+    await gateway.ask(RequestRestart(rank=request.rank), job=job, by=by)
     return Accepted(job=job)
 
 
 @router.post("/jobs/{job}/stop", status_code=202)
-async def stop_job(job: JobName, gateway: GatewayDep, request: StopRequest | None = None) -> Accepted:
+async def stop_job(job: JobName, gateway: GatewayDep, by: Operator, request: StopRequest | None = None) -> Accepted:
     """Stop a job's workers; its record stays."""
     await gateway.require_job(job)
-    await gateway.ask(RequestStop(reason=request.reason if request else "operator"), job=job)
+    await gateway.ask(RequestStop(reason=request.reason if request else "operator"), job=job, by=by)
+    return Accepted(job=job)
+
+
+@router.post("/jobs/{job}/mode", status_code=202)
+async def set_mode(job: JobName, request: ModeRequest, gateway: GatewayDep, by: Operator) -> Accepted:
+    """`act`: decide and do; `advise`: decide and wait for approval; `off`: weigh nothing that can wait."""
+    await gateway.require_job(job)
+    await gateway.ask(RequestMode(mode=request.mode, reason=request.reason), job=job, by=by)
+    return Accepted(job=job)
+
+
+@router.post("/jobs/{job}/approve", status_code=202)
+async def approve(job: JobName, gateway: GatewayDep, by: Operator, request: RulingRequest | None = None) -> Accepted:
+    """Carry out an advised or waiting decision; its plan is weighed again first. 409 if none is open."""
+    return await _rule(job, "approve", request or RulingRequest(), gateway, by)
+
+
+@router.post("/jobs/{job}/veto", status_code=202)
+async def veto(job: JobName, gateway: GatewayDep, by: Operator, request: RulingRequest | None = None) -> Accepted:
+    """Drop an advised or waiting decision. 409 if none is open."""
+    return await _rule(job, "veto", request or RulingRequest(), gateway, by)
+
+
+async def _rule(
+    job: str, ruling: Literal["approve", "veto"], request: RulingRequest, gateway: Gateway, by: Identity
+) -> Accepted:
+    await gateway.require_job(job)
+    body = RequestRuling(ruling=ruling, decision_id=request.decision_id, reason=request.reason)
+    reply = await gateway.ask(body, job=job, by=by)
+    return Accepted(job=job, reconfiguration_id=reply.reconfiguration_id, decision_id=reply.decision_id)
+
+
+@router.post("/jobs/{job}/hold", status_code=202)
+async def hold(job: JobName, gateway: GatewayDep, by: Operator, request: HoldRequest | None = None) -> Accepted:
+    """Pause: make no change that can wait, until lifted or for some seconds. Losses are still acted on."""
+    await gateway.require_job(job)
+    wanted = request or HoldRequest()
+    await gateway.ask(RequestHold(for_s=wanted.for_s, reason=wanted.reason), job=job, by=by)
     return Accepted(job=job)

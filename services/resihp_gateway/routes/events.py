@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
@@ -9,10 +10,11 @@ from fastapi.responses import StreamingResponse
 
 from resihp_gateway.context import GatewayDep
 from resihp_gateway.event_stream import event_stream
-from resihp_gateway.problems import ApiError
+from resihp_gateway.problems import READ_PROBLEMS, ApiError
+from resihp_gateway.routes.records import TOKEN
 
-router = APIRouter(tags=["events"])
-TOKEN = r"^[A-Za-z0-9_-]{1,64}$"
+router = APIRouter(tags=["events"], responses=READ_PROBLEMS)
+STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 @router.get(
@@ -35,7 +37,9 @@ async def stream_events(
     name: Annotated[
         str | None, Query(pattern=TOKEN, description="Only events of this name, for example WorkerLost.")
     ] = None,
-    after: Annotated[int | None, Query(ge=0, description="Events after this sequence; 0 from the first.")] = None,
+    after: Annotated[
+        int | None, Query(ge=0, lt=2**63, description="Events after this sequence; 0 from the first.")
+    ] = None,
     last_event_id: Annotated[
         str | None, Header(description="As sent by a reconnecting client; wins over `after`.")
     ] = None,
@@ -43,7 +47,7 @@ async def stream_events(
     """Events after `Last-Event-ID` (or `after`; neither: from now on), then live ones. A comment line is sent whenever
     nothing happens for a while: a client that hears nothing for much longer should reconnect."""
     if last_event_id is not None and last_event_id.strip():
-        if not last_event_id.strip().isdecimal():
+        if not re.fullmatch(r"[0-9]{1,18}", last_event_id.strip()):
             raise ApiError(422, f"Last-Event-ID {last_event_id[:64]!r} is not a sequence number")
         after = int(last_event_id)
     frames = event_stream(
@@ -54,5 +58,4 @@ async def stream_events(
         heartbeat_s=gateway.heartbeat_s,
         closing=gateway.closing,
     )
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
+    return StreamingResponse(frames, media_type="text/event-stream", headers=STREAM_HEADERS)

@@ -6,12 +6,21 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from resihp_gateway.context import Gateway, GatewayDep
-from resihp_gateway.models import DeviceView, IterationView, JobView, PlanView, Position, Problem
-from resihp_plan.plan import ParallelPlan
-from resihp_store import DeviceRecord, JobRecord, PlanRecord, queries
+from resihp_gateway import picture
+from resihp_gateway.context import GatewayDep
+from resihp_gateway.models import (
+    DeviceDetail,
+    DeviceView,
+    HealthPoint,
+    IncidentView,
+    IterationView,
+    JobView,
+    PlanView,
+)
+from resihp_gateway.problems import READ_PROBLEMS, ApiError
+from resihp_store import history, queries
 
-router = APIRouter(tags=["jobs"], responses={404: {"model": Problem}, 503: {"model": Problem}})
+router = APIRouter(tags=["jobs"], responses=READ_PROBLEMS)
 JobName = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,64}$", examples=["demo"])]
 JobQuery = Annotated[str, Query(pattern=r"^[A-Za-z0-9_-]{1,64}$", examples=["demo"])]
 
@@ -36,22 +45,49 @@ async def list_devices(job: JobName, gateway: GatewayDep) -> list[DeviceView]:
     async with gateway.store.read() as connection:
         devices = await queries.devices(connection, job)
         plans = await queries.plans(connection, job)
-    return _join(gateway, record, devices, plans)
+    return picture.devices(gateway, record, devices, plans)
+
+
+@router.get("/jobs/{job}/devices/{rank}")
+async def read_device(
+    job: JobName, rank: Annotated[int, Path(ge=0, lt=1_000_000, examples=[3])], gateway: GatewayDep
+) -> DeviceDetail:
+    """One device: now, its health over the last minutes, and the newest incidents that concerned it."""
+    record = await gateway.require_job(job)
+    async with gateway.store.read() as connection:
+        found = [d for d in await queries.devices(connection, job) if d.rank == rank]
+        plans = await queries.plans(connection, job, from_epoch=record.epoch)
+        page = history.Page(limit=50, newest_first=True)
+        incidents = await history.incidents(connection, page, job=job, rank=rank)
+    if not found:
+        raise ApiError(404, f"job {job!r} has no rank {rank}")
+    (view,) = picture.devices(gateway, record, found, plans)
+    samples = gateway.health.of_device(job, rank)
+    return DeviceDetail(
+        **view.model_dump(),
+        health=[HealthPoint(at=at, iteration=k, p=min(1.0, p), confidence=sure) for at, k, p, sure in samples],
+        incidents=[IncidentView.model_validate(i) for i in incidents],
+    )
 
 
 @router.get("/plans")
-async def list_plans(job: JobQuery, gateway: GatewayDep) -> list[PlanView]:
+async def list_plans(
+    job: JobQuery,
+    gateway: GatewayDep,
+    epoch: Annotated[int | None, Query(ge=0, lt=2**53, description="Only this epoch.")] = None,
+) -> list[PlanView]:
     """Every plan issued for the job, by epoch."""
     await gateway.require_job(job)
     async with gateway.store.read() as connection:
-        return [PlanView.model_validate(record) for record in await queries.plans(connection, job)]
+        found = await queries.plans(connection, job, from_epoch=epoch or 0)
+    return [PlanView.model_validate(record) for record in found if epoch is None or record.epoch == epoch]
 
 
 @router.get("/iterations")
 async def list_iterations(
     job: JobQuery,
     gateway: GatewayDep,
-    after: Annotated[int, Query(ge=0, description="Only iterations after this one.")] = 0,
+    after: Annotated[int, Query(ge=0, lt=2**53, description="Only iterations after this one.")] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[IterationView]:
     """Committed iterations in order."""
@@ -59,39 +95,3 @@ async def list_iterations(
     async with gateway.store.read() as connection:
         found = await queries.iterations(connection, job, after=after, limit=limit)
     return [IterationView.model_validate(record) for record in found]
-
-
-def _join(
-    gateway: Gateway, record: JobRecord, devices: tuple[DeviceRecord, ...], plans: tuple[PlanRecord, ...]
-) -> list[DeviceView]:
-    plan = _in_force(record, plans)
-    beats = gateway.beats.workers(record.job)
-    found = []
-    for device in devices:
-        place = plan.position(device.rank) if plan is not None and device.state.alive else None
-        seen = beats.get(device.rank)
-        seen = seen if seen is not None and seen.node == device.node else None
-        found.append(
-            DeviceView(
-                rank=device.rank,
-                node=device.node,
-                slot=device.slot,
-                state=str(device.state),
-                p=1.0 if device.state.alive else 0.0,
-                pid=device.pid,
-                start=device.start,
-                position=Position(replica=place[0], stage=place[1], tp_index=place[2]) if place else None,
-                worker_state=seen.worker.state if seen else None,
-                live_pid=seen.worker.pid if seen else None,
-                iteration=seen.worker.iteration if seen else None,
-                silent_s=seen.worker.silent_s if seen else None,
-                beat_age_s=seen.age_s if seen else None,
-            )
-        )
-    return found
-
-
-def _in_force(record: JobRecord, plans: tuple[PlanRecord, ...]) -> ParallelPlan | None:
-    """The newest plan that all its ranks installed; before the first one, the newest issued."""
-    chosen = next((p for p in plans if p.epoch == record.epoch), plans[-1] if plans else None)
-    return ParallelPlan.from_dict(chosen.plan) if chosen else None

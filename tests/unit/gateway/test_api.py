@@ -10,10 +10,11 @@ import httpx
 import pytest
 
 from resihp_gateway.models import DeviceView, Problem
-from resihp_messages import AnyEnvelope, Envelope
-from resihp_messages.report import NodeBeat, WorkerBeat
-from resihp_messages.request import Reply, RequestFault, RequestPlan, SubmitJob
-from support.gateway import AFTER_LOSS, PHASES, TestGateway, open_gateway
+from resihp_messages import Envelope
+from resihp_messages.report import HealthScores, NodeBeat, WorkerBeat
+from resihp_messages.request import Reply, RequestFault, RequestHold, RequestMode, RequestPlan, RequestRuling, SubmitJob
+from support.gateway import AFTER_LOSS, PHASES, TestGateway, open_gateway, play_scheduler
+from support.store import NOON
 
 
 @pytest.fixture
@@ -27,18 +28,6 @@ async def http(gateway: TestGateway) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(gateway.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
         yield client
-
-
-async def scheduler(gateway: TestGateway, verb: str, answer: Reply) -> list[AnyEnvelope]:
-    """Plays the leader: answers one verb and keeps what it was asked."""
-    asked: list[AnyEnvelope] = []
-
-    async def respond(envelope: AnyEnvelope) -> AnyEnvelope:
-        asked.append(envelope)
-        return Envelope.of(answer, job=envelope.job, source="scheduler", incarnation="s1")
-
-    await gateway.bus.serve(verb, respond)
-    return asked
 
 
 async def test_job_and_devices(gateway: TestGateway, http: httpx.AsyncClient) -> None:
@@ -81,7 +70,11 @@ async def test_history(http: httpx.AsyncClient) -> None:
     assert changes[0]["phases_s"] == PHASES
     assert changes[0]["alternatives"][0]["name"] == "drop replica"
     one = (await http.get("/api/v1/reconfigurations/r1")).json()
-    assert one == changes[0]
+    assert {key: one[key] for key in changes[0]} == changes[0]
+    assert one["incident"] == incidents[0]
+    assert (one["old_plan"]["epoch"], one["new_plan"]["digest"]) == (1, AFTER_LOSS.digest)
+    assert one["prediction_error"] == pytest.approx(760 / 800 - 1)
+    assert (one["pause_s"], one["lost_device_s"]) == (0.6, pytest.approx(0.6 * 7))
     assert [p["epoch"] for p in (await http.get("/api/v1/plans", params={"job": "demo"})).json()] == [1, 2]
     tail = (await http.get("/api/v1/iterations", params={"job": "demo", "after": 18})).json()
     assert [i["iteration"] for i in tail] == [19, 20]
@@ -118,7 +111,7 @@ async def test_last_event_id_must_be_a_sequence(http: httpx.AsyncClient) -> None
 
 
 async def test_submit_reaches_the_scheduler(gateway: TestGateway, http: httpx.AsyncClient) -> None:
-    asked = await scheduler(gateway, "SubmitJob", Reply(accepted=True))
+    asked = await play_scheduler(gateway, "SubmitJob", Reply(accepted=True))
     response = await http.post("/api/v1/jobs", json={"name": "second", "iterations": 3})
     assert (response.status_code, response.json()["job"]) == (201, "second")
     assert isinstance(asked[0].body, SubmitJob)
@@ -140,21 +133,21 @@ async def test_bad_jobs_are_refused_with_the_rule(http: httpx.AsyncClient, body:
 
 
 async def test_refusal_is_a_conflict_with_the_schedulers_reason(gateway: TestGateway, http: httpx.AsyncClient) -> None:
-    await scheduler(gateway, "RequestFault", Reply(accepted=False, reason="rank 3 is lost already"))
+    await play_scheduler(gateway, "RequestFault", Reply(accepted=False, reason="rank 3 is lost already"))
     response = await http.post("/api/v1/jobs/demo/faults", json={"rank": 3, "fault": "kill"})
     assert (response.status_code, response.json()["detail"]) == (409, "rank 3 is lost already")
 
 
 async def test_temporary_refusal_asks_to_try_again(gateway: TestGateway, http: httpx.AsyncClient) -> None:
-    await scheduler(gateway, "RequestFault", Reply(accepted=False, reason="no leader", temporary=True))
+    await play_scheduler(gateway, "RequestFault", Reply(accepted=False, reason="no leader", temporary=True))
     response = await http.post("/api/v1/jobs/demo/faults", json={"rank": 3, "fault": "kill"})
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
 
 
 async def test_fault_and_plan_and_stop(gateway: TestGateway, http: httpx.AsyncClient) -> None:
-    faults = await scheduler(gateway, "RequestFault", Reply(accepted=True))
-    plans = await scheduler(gateway, "RequestPlan", Reply(accepted=True, reconfiguration_id="r9"))
-    stops = await scheduler(gateway, "RequestStop", Reply(accepted=True))
+    faults = await play_scheduler(gateway, "RequestFault", Reply(accepted=True))
+    plans = await play_scheduler(gateway, "RequestPlan", Reply(accepted=True, reconfiguration_id="r9"))
+    stops = await play_scheduler(gateway, "RequestStop", Reply(accepted=True))
     assert (await http.post("/api/v1/jobs/demo/faults", json={"rank": 5, "fault": "freeze"})).status_code == 202
     plan = AFTER_LOSS.to_dict()
     del plan["epoch"]  # the scheduler assigns it
@@ -166,6 +159,48 @@ async def test_fault_and_plan_and_stop(gateway: TestGateway, http: httpx.AsyncCl
     assert isinstance(plans[0].body, RequestPlan)
     assert plans[0].body.plan["standby"] == []
     assert len(stops) == 1
+
+
+async def test_mode_ruling_and_hold(gateway: TestGateway, http: httpx.AsyncClient) -> None:
+    modes = await play_scheduler(gateway, "RequestMode", Reply(accepted=True))
+    rulings = await play_scheduler(gateway, "RequestRuling", Reply(accepted=True, decision_id="d1"))
+    holds = await play_scheduler(gateway, "RequestHold", Reply(accepted=True))
+    assert (await http.post("/api/v1/jobs/demo/mode", json={"mode": "advise"})).status_code == 202
+    assert (await http.post("/api/v1/jobs/demo/approve")).json()["decision_id"] == "d1"
+    assert (await http.post("/api/v1/jobs/demo/veto", json={"decision_id": "d1"})).status_code == 202
+    assert (await http.post("/api/v1/jobs/demo/hold", json={"for_s": 60, "reason": "upload"})).status_code == 202
+    assert modes[0].body == RequestMode(mode="advise")
+    assert [r.body for r in rulings] == [
+        RequestRuling(ruling="approve"),
+        RequestRuling(ruling="veto", decision_id="d1"),
+    ]
+    assert holds[0].body == RequestHold(for_s=60, reason="upload")
+    assert (await http.post("/api/v1/jobs/demo/mode", json={"mode": "fast"})).status_code == 422
+
+
+async def test_whatif_answers_and_applies_nothing(gateway: TestGateway, http: httpx.AsyncClient) -> None:
+    response = await http.post("/api/v1/jobs/demo/whatif", json={"faults": {"5": 0.5}})
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    assert answer["now_tokens_per_s"] >= answer["do_nothing_tokens_per_s"] > 0
+    assert answer["best_tokens_per_s"] >= answer["do_nothing_tokens_per_s"]
+    assert answer["best_tokens_per_s"] <= answer["bound_tokens_per_s"]
+    assert answer["faults"] == {"5": 0.5}
+    assert answer["difference"]
+    refused = await http.post("/api/v1/jobs/demo/whatif", json={"faults": {"3": 0.5}})
+    assert (refused.status_code, refused.json()["detail"]) == (409, "rank 3 is not in the plan in force")
+    assert gateway.broker_events() == ()
+
+
+async def test_device_in_detail(gateway: TestGateway, http: httpx.AsyncClient) -> None:
+    for k, p in ((18, 1.0), (19, 0.55), (20, 0.5)):
+        gateway.gateway.health.note("demo", NOON, HealthScores(iteration=k, ranks=(4, 5), p=(1.0, p)))
+    device = (await http.get("/api/v1/jobs/demo/devices/5")).json()
+    assert device["p"] == 0.5
+    assert [(h["iteration"], h["p"]) for h in device["health"]] == [(18, 1.0), (19, 0.55), (20, 0.5)]
+    lost = (await http.get("/api/v1/jobs/demo/devices/3")).json()
+    assert (lost["p"], [i["id"] for i in lost["incidents"]]) == (0.0, ["i1"])
+    assert (await http.get("/api/v1/jobs/demo/devices/99")).status_code == 404
 
 
 async def test_nonsense_plan_is_refused_before_it_reaches_anybody(http: httpx.AsyncClient) -> None:
@@ -215,6 +250,18 @@ async def test_description_is_complete(http: httpx.AsyncClient) -> None:
         ("get", "/api/v1/reconfigurations"),
         ("get", "/api/v1/reconfigurations/{reconfiguration_id}"),
         ("get", "/events"),
+        ("get", "/asyncapi.json"),
+        ("get", "/api/v1/audit"),
+        ("get", "/api/v1/events"),
+        ("get", "/api/v1/incidents/{incident_id}"),
+        ("get", "/api/v1/jobs/{job}/devices/{rank}"),
+        ("get", "/api/v1/live"),
+        ("get", "/api/v1/me"),
+        ("post", "/api/v1/jobs/{job}/approve"),
+        ("post", "/api/v1/jobs/{job}/hold"),
+        ("post", "/api/v1/jobs/{job}/mode"),
+        ("post", "/api/v1/jobs/{job}/veto"),
+        ("post", "/api/v1/jobs/{job}/whatif"),
     }
     submit = document["paths"]["/api/v1/jobs"]["post"]["requestBody"]["content"]["application/json"]
     assert submit["examples"]["small"]["value"]["parallel"] == {"tp": 2, "pp": 2, "dp": 2}
