@@ -41,6 +41,29 @@ class ModelConfig(_Strict):
     rope_theta: Finite = 10_000.0
     norm_eps: Finite = 1e-5
     init_std: Finite = 0.02
+    qkv_bias: bool = False
+    """Biases of the q, k and v projections (Qwen2)."""
+    tied_embeddings: bool = False
+    """The head is the embedding: one tensor, held by the first and the last stage."""
+    rope_scaling: Literal["none", "linear", "llama3"] = "none"
+    """How rotary frequencies are stretched to a longer context: all of them by `rope_factor`, or LLaMA 3's way."""
+    rope_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    rope_low_freq_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    rope_high_freq_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 4.0
+    rope_original_context: Positive = 8192
+    """Context of the first training, in tokens (only `llama3`, like the two factors above)."""
+    dropout: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    """Probability with which an element of the embedding or of a layer's two outputs is zeroed. The mask depends on
+    (seed, document, position, layer) only, so it is the same in every layout."""
+    recompute: bool = False
+    """Keep only the input of every layer and compute the layer again in the backward pass (activation checkpointing):
+    less memory, a third more work."""
+    autocast: bool = False
+    """Matrix products and attention in bfloat16. Parameters, moments, gradient sums, the residual stream and all that
+    crosses between ranks stay float32. Replicas remain equal bit by bit; layouts agree to bfloat16's rounding only."""
+    hf: str | None = None
+    """Folder of a Hugging Face model (`config.json` and safetensors) that the initial parameters come from; every
+    worker reads its own slices of it. None: they are drawn from the seed."""
 
     @model_validator(mode="after")
     def _divides(self) -> ModelConfig:
@@ -55,6 +78,9 @@ class ModelConfig(_Strict):
                 raise ValueError(f"model.{big} ({a}) must be a multiple of model.{small} ({b})")
         if (self.hidden // self.num_heads) % 2:
             raise ValueError(f"model.hidden / model.num_heads ({self.hidden // self.num_heads}) must be even for RoPE")
+        if self.rope_low_freq_factor >= self.rope_high_freq_factor:
+            low, high = self.rope_low_freq_factor, self.rope_high_freq_factor
+            raise ValueError(f"model.rope_low_freq_factor ({low}) must be below model.rope_high_freq_factor ({high})")
         return self
 
 
@@ -67,6 +93,9 @@ class ParallelConfig(_Strict):
     schedule: Literal["1f1b", "zb-h1"] = "1f1b"
     """Order of the operations: one forward and one backward in turn, or zero bubble H1 with split backward, which has
     smaller bubbles and keeps activations longer on later stages."""
+
+    memory_bytes: Annotated[int, Field(ge=1)] | None = None
+    """Usable memory of every device: no plan may need more (`resihp_plan.MemoryModel`). None: not limited."""
 
     @property
     def num_devices(self) -> int:
@@ -93,14 +122,32 @@ class OptimizerConfig(_Strict):
     weight_decay: Finite = 0.1
     clip_norm: Finite = 1.0
     """Gradients are scaled down to this global L2 norm; 0 switches clipping off."""
+    warmup: Annotated[int, Field(ge=0)] = 0
+    """Iterations in which the learning rate rises linearly to `lr`."""
+    cosine_until: Annotated[int, Field(ge=0)] = 0
+    """Iteration at which a cosine has brought the learning rate down to `lr_floor * lr`, where it stays (Loshchilov &
+    Hutter 2017). 0: it stays at `lr`."""
+    lr_floor: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.1
+
+    @model_validator(mode="after")
+    def _decays_after_warmup(self) -> OptimizerConfig:
+        if 0 < self.cosine_until <= self.warmup:
+            raise ValueError(
+                f"optimizer.cosine_until ({self.cosine_until}) must exceed optimizer.warmup ({self.warmup})"
+            )
+        return self
 
 
 class DataConfig(_Strict):
-    """Where training text comes from. Tokens are bytes."""
+    """Where training text comes from, and what its tokens are."""
 
     path: str | None = None
-    """A folder of text files, a text file, or a JSONL file with a `text` field per line. None: the source files of the
-    running interpreter's standard library."""
+    """A text file, a JSONL or parquet file with a text per line or row, or a folder of such files. None: the source
+    files of the running interpreter's standard library."""
+    text_field: str = "text"
+    """The field of a JSONL line, or the column of a parquet file, that holds the text."""
+    tokenizer: str | None = None
+    """A Hugging Face `tokenizer.json`, or the folder of one. None: tokens are bytes."""
 
 
 class FaultPoint(StrEnum):
@@ -224,6 +271,8 @@ class JobSpec(_Strict):
     @model_validator(mode="after")
     def _fits(self) -> JobSpec:
         m, p, b = self.model, self.parallel, self.batch
+        if m.autocast and self.dtype != "float32":
+            raise ValueError(f"model.autocast needs dtype float32 for its master weights, not {self.dtype}")
         if p.pp > m.num_layers:
             raise ValueError(f"parallel.pp ({p.pp}) exceeds model.num_layers ({m.num_layers})")
         if p.tp > m.num_kv_heads:

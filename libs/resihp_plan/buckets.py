@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from resihp_plan.layout import Holders, Interval, Layout, layout, owned_pieces, slice_elements
-from resihp_plan.model import ModelSpec, TensorSpec
+from resihp_plan.model import ModelSpec, Split, TensorSpec
 from resihp_plan.plan import ParallelPlan
 
 
@@ -36,14 +36,17 @@ class Bucket:
     """Replica of each owner."""
     num_elements: int
     """Elements of all pieces together."""
+    is_replicated: bool = False
+    """Whether the pieces are of tensors that are whole on every member of a TP group."""
 
     def copies(self, rank: int) -> int:
-        """Holders of these pieces inside that rank's own replica: above 1 only for tensors replicated in a TP group.
+        """How many ranks of that rank's own replica have the same gradient of these pieces: the members of its TP group
+        for replicated tensors, else 1. First and last stage of a tied embedding have different parts of its gradient.
 
-        Their gradients are equal, so each is divided by this number before the sum. Raises ValueError for a rank that
-        is no owner.
+        Each is divided by this number before the sum. Raises ValueError for a rank that is no owner.
         """
-        return self.replica_of.count(self.replica_of[self.owners.index(rank)])
+        replica = self.replica_of[self.owners.index(rank)]
+        return self.replica_of.count(replica) if self.is_replicated else 1
 
     @property
     def norm_weight(self) -> float:
@@ -80,6 +83,9 @@ def _bucket(plan: ParallelPlan, owners: tuple[int, ...], slices: list[tuple[Tens
         pieces=tuple(Piece(spec.name, i.start, i.stop) for spec, i in slices),
         replica_of=tuple(_replica(plan, rank) for rank in owners),
         num_elements=sum(slice_elements(spec, i) for spec, i in slices),
+        # A norm's owners are all of one stage per replica, a tied embedding's of two: they share a bucket only where
+        # every replica is a single rank, and then nothing is copied.
+        is_replicated=any(spec.split is Split.REPLICATED for spec, _ in slices),
     )
 
 

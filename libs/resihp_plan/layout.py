@@ -2,7 +2,8 @@
 
 A tensor-parallel group shares out units (head groups, MLP blocks, vocabulary blocks) in proportion to its weights, in
 TP-index order; so every shard is one contiguous interval along `TensorSpec.dim`. Replicated tensors are whole on every
-member. The first stage also holds the embedding, the last one final norm and head (with one stage: both).
+member. The first stage also holds the embedding, the last one final norm and head (with one stage: both). A tied
+embedding is the head as well, so the last stage holds it too; both copies get the sum of both gradients (`buckets`).
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def tensors_of_stage(stage: StagePlan, model: ModelSpec, *, first: bool, last: b
         t
         for t in model.tensors
         if stage.layer_start <= t.layer < stage.layer_stop
-        or (first and t.layer == EMBEDDING)
+        or ((first or (last and model.tied_embeddings)) and t.layer == EMBEDDING)
         or (last and t.layer == HEAD)
     )
 

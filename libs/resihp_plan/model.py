@@ -20,7 +20,7 @@ class Split(StrEnum):
 
 
 EMBEDDING = -1
-"""`TensorSpec.layer` of the embedding: it lives with the first stage."""
+"""`TensorSpec.layer` of the embedding: it lives with the first stage, and with the last one too if the head is tied."""
 HEAD = -2
 """`TensorSpec.layer` of final norm and output head: they live with the last stage."""
 
@@ -59,6 +59,17 @@ class ModelSpec:
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     init_std: float = 0.02
+    qkv_bias: bool = False
+    tied_embeddings: bool = False
+    rope_scaling: str = "none"
+    rope_factor: float = 1.0
+    rope_low_freq_factor: float = 1.0
+    rope_high_freq_factor: float = 4.0
+    rope_original_context: int = 8192
+    dropout: float = 0.0
+    recompute: bool = False
+    autocast: bool = False
+    hf: str | None = None
 
     @property
     def head_dim(self) -> int:
@@ -88,11 +99,23 @@ class ModelSpec:
                 TensorSpec(p + "wk.weight", i, (self.num_kv_heads * hd, d), Split.ATTENTION, 0, hd),
                 TensorSpec(p + "wv.weight", i, (self.num_kv_heads * hd, d), Split.ATTENTION, 0, hd),
                 TensorSpec(p + "wo.weight", i, (d, self.num_heads * hd), Split.ATTENTION, 1, q_unit),
+                *self._biases(p, i, q_unit),
                 TensorSpec(p + "mlp_norm.weight", i, (d,), Split.REPLICATED, 0, d),
                 TensorSpec(p + "w_gate.weight", i, (self.ffn_hidden, d), Split.MLP, 0, self.mlp_block),
                 TensorSpec(p + "w_up.weight", i, (self.ffn_hidden, d), Split.MLP, 0, self.mlp_block),
                 TensorSpec(p + "w_down.weight", i, (d, self.ffn_hidden), Split.MLP, 1, self.mlp_block),
             ]
         found.append(TensorSpec("norm.weight", HEAD, (d,), Split.REPLICATED, 0, d))
-        found.append(TensorSpec("head.weight", HEAD, (self.vocab_size, d), Split.VOCAB, 0, self.vocab_block))
+        if not self.tied_embeddings:
+            found.append(TensorSpec("head.weight", HEAD, (self.vocab_size, d), Split.VOCAB, 0, self.vocab_block))
         return tuple(found)
+
+    def _biases(self, prefix: str, layer: int, q_unit: int) -> tuple[TensorSpec, ...]:
+        if not self.qkv_bias:
+            return ()
+        kv = self.num_kv_heads * self.head_dim
+        return (
+            TensorSpec(prefix + "wq.bias", layer, (self.num_heads * self.head_dim,), Split.ATTENTION, 0, q_unit),
+            TensorSpec(prefix + "wk.bias", layer, (kv,), Split.ATTENTION, 0, self.head_dim),
+            TensorSpec(prefix + "wv.bias", layer, (kv,), Split.ATTENTION, 0, self.head_dim),
+        )

@@ -22,6 +22,8 @@ inject_app = typer.Typer(no_args_is_help=True, help="Testing: inflict a fault on
 plan_app = typer.Typer(no_args_is_help=True, help="Show the plan of a job, or switch the job to another one, live.")
 app.add_typer(inject_app, name="inject")
 app.add_typer(plan_app, name="plan")
+model_app = typer.Typer(no_args_is_help=True, help="Trained models as files that others can read.")
+app.add_typer(model_app, name="model")
 planning_app.register(app, plan_app)
 
 Url = Annotated[str | None, typer.Option("--url", help="Gateway. Default: the newest local run.", metavar="URL")]
@@ -264,6 +266,20 @@ def plan_apply(
     from resihp_cli.commands.plan import run_apply
 
     raise typer.Exit(run_apply(file, url=url, job=job, reason=reason, wait=wait))
+
+
+@model_app.command("export", epilog="Example: resihp model export my-model --dtype bfloat16")
+def model_export(
+    target: Annotated[Path, typer.Argument(metavar="FOLDER", help="To be made.")],
+    run: Run = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float64, float32 or bfloat16. Default: the job's.", show_default=False)
+    ] = None,
+) -> None:
+    """Write the model of the newest finished run as a Hugging Face folder: config.json, safetensors, tokenizer."""
+    from resihp_cli.commands.model import run_export
+
+    raise typer.Exit(run_export(target, run=run, dtype=dtype))
 
 
 @app.command(epilog="Example: resihp verify --random 50 --seed 7 --dtype float64 --json v.json")

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from resihp_cli.errors import CliError
+from resihp_cli.pretrained import completed
 from resihp_messages import JobSpec
 
 
@@ -21,12 +22,30 @@ def load(path: Path) -> JobSpec:
 
 
 def parse(text: str, *, origin: str) -> JobSpec:
-    """TOML text -> job. A data path in it is relative to the working directory."""
+    """TOML text -> job. Paths in it are relative to the working directory; `[model] hf` is looked up there."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise CliError(f"{origin}: not TOML: {error}") from error
+    model = data.get("model")
+    if isinstance(model, dict) and "hf" in model:
+        try:
+            data = {**data, "model": completed(model)}
+        except CliError as error:
+            raise CliError(f"{origin}: {error}") from error
     return build(data, origin=origin)
+
+
+def localised(spec: JobSpec) -> JobSpec:
+    """The job with absolute paths: workers have another working directory."""
+
+    def absolute(path: str | None) -> str | None:
+        return None if path is None else str(Path(path).absolute())
+
+    data = spec.data.model_copy(update={"path": absolute(spec.data.path), "tokenizer": absolute(spec.data.tokenizer)})
+    return spec.model_copy(
+        update={"data": data, "model": spec.model.model_copy(update={"hf": absolute(spec.model.hf)})}
+    )
 
 
 def build(data: Mapping[str, Any], *, origin: str) -> JobSpec:

@@ -44,6 +44,8 @@ def models(draw: st.DrawFn) -> ModelSpec:
         mlp_block=mlp_block,
         vocab_size=vocab_block * draw(st.integers(1, 9)),
         vocab_block=vocab_block,
+        qkv_bias=draw(st.booleans()),
+        tied_embeddings=draw(st.booleans()),
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import linear
 
 from resihp_messages.link import InstallPlan
 from resihp_messages.page import PageState
@@ -20,7 +19,7 @@ from resihp_trainer.context import Context
 from resihp_trainer.device import VirtualClock
 from resihp_trainer.interpreter import Interpreter
 from resihp_trainer.join import Header, JoinRefused, conclude
-from resihp_trainer.model import Stage, TensorParallel, WeightGradients
+from resihp_trainer.model import Stage, TensorParallel, WeightGradients, linear_of
 from resihp_trainer.moves import Moved, move_state
 from resihp_trainer.pipeline import Pipeline
 from resihp_trainer.shards import ShardSet
@@ -140,7 +139,8 @@ def _interpreter(
         leaves,
         TensorParallel(tp_group, context.page.tick),
         held.vocab_start,
-        later.linear if later else linear,
+        linear_of(later, autocast=context.model.autocast),
+        context.spec.seed,
     )
     pipeline = Pipeline(plan, context.rank, built, tp_group, context.model.hidden, context.dtype)
 

@@ -12,7 +12,6 @@ from resihp_trainer.gradients import Gradients, GradientSync
 from resihp_trainer.install import ActiveEpoch
 from resihp_trainer.interpreter import Work
 from resihp_trainer.join import Applied
-from resihp_trainer.model import MicroBatch
 from resihp_trainer.state import Kept, TrainingState
 from resihp_trainer.vote import Ballot, Outcome, count
 
@@ -75,7 +74,7 @@ def _execute(context: Context, active: ActiveEpoch, batch: Batch) -> tuple[Work,
         tokens_per_micro_batch=context.spec.batch.tokens_per_micro_batch,
     ).micro_batches
     units = {
-        (op.replica, op.micro_batch): MicroBatch.of([batch.texts[i] for i in sliced[op.replica][op.micro_batch]])
+        (op.replica, op.micro_batch): batch.micro_batch(sliced[op.replica][op.micro_batch])
         for op in active.ops
         if op.kind is OpKind.FORWARD
     }

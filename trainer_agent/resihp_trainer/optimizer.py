@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from resihp_messages import OptimizerConfig
-from resihp_plan import Split
 from resihp_trainer.shards import Shard, ShardSet
 
 
@@ -25,15 +24,31 @@ def clip_factor(norm: float, tokens: float, clip_norm: float) -> float:
     return min(1.0, clip_norm / (norm / tokens + 1e-6)) / tokens  # the 1e-6 as in torch.nn.utils.clip_grad_norm_
 
 
+def learning_rate(step: int, config: OptimizerConfig) -> float:
+    """Of optimizer step `step`, counted from 1: linear warm-up, then a half cosine down to `lr_floor * lr`.
+
+    >>> config = OptimizerConfig(lr=1.0, warmup=4, cosine_until=8)
+    >>> [round(learning_rate(k, config), 2) for k in (1, 2, 4, 6, 8, 9)]
+    [0.25, 0.5, 1.0, 0.55, 0.1, 0.1]
+    """
+    if step < config.warmup:
+        return config.lr * step / config.warmup
+    if not config.cosine_until:
+        return config.lr
+    done = min(1.0, (step - config.warmup) / (config.cosine_until - config.warmup))
+    return config.lr * (config.lr_floor + (1.0 - config.lr_floor) * 0.5 * (1.0 + math.cos(math.pi * done)))
+
+
 @torch.no_grad()
 def adamw(shard: Shard, gradient: Tensor, step: int, config: OptimizerConfig, *, decay: bool) -> None:
     """One update; `step` counts from 1. `gradient` (mean, clipped) keeps its contents."""
     parameter, m, v = shard.state
+    lr = learning_rate(step, config)
     if decay:
-        parameter.mul_(1.0 - config.lr * config.weight_decay)
+        parameter.mul_(1.0 - lr * config.weight_decay)
     m.mul_(config.beta1).add_(gradient * (1.0 - config.beta1))
     v.mul_(config.beta2).add_((gradient * gradient).mul_(1.0 - config.beta2))
-    m_scale = config.lr / (1.0 - config.beta1**step)
+    m_scale = lr / (1.0 - config.beta1**step)
     v_scale = 1.0 / math.sqrt(1.0 - config.beta2**step)
     parameter.sub_((m * m_scale).div_(v.sqrt().mul_(v_scale).add_(config.eps)))
 
@@ -48,11 +63,11 @@ def apply_step(
 ) -> None:
     """Update every shard with `factor` times its gradient sum. No waits: a rank that begins it completes it, or dies.
 
-    Norms are not decayed. `halfway` is called between two tensors (a scripted fault strikes there).
+    Norms and biases are not decayed. `halfway` is called between two tensors (a scripted fault strikes there).
     """
     names = list(held.shards)
     for i, name in enumerate(names):
         if halfway is not None and i == len(names) // 2:
             halfway()
-        decay = held.layout.tensors[name].split is not Split.REPLICATED
+        decay = len(held.layout.tensors[name].shape) > 1
         adamw(held.shards[name], gradients[name] * factor, step, config, decay=decay)

@@ -15,7 +15,7 @@ from resihp_messages import JobSpec
 from resihp_plan import ModelSpec, ParallelPlan, ReplicaPlan, StagePlan, layout
 from resihp_trainer.corpus import Corpus, load_corpus
 from resihp_trainer.data import Batch, documents
-from resihp_trainer.model import MicroBatch, Stage, TensorParallel
+from resihp_trainer.model import MicroBatch, Stage, TensorParallel, linear_of
 from resihp_trainer.optimizer import apply_step, clip_factor
 from resihp_trainer.shards import ShardSet
 
@@ -40,10 +40,11 @@ def dtype_of(spec: JobSpec) -> torch.dtype:
 
 def corpus_of(spec: JobSpec) -> Corpus:
     """The job's text. Raises ValueError, one line, if it cannot be used."""
-    corpus = load_corpus(spec.data.path)
-    largest = int(corpus.text.max())
+    corpus = load_corpus(spec.data.path, text_field=spec.data.text_field, tokenizer=spec.data.tokenizer)
+    largest = corpus.largest_token
     if largest >= spec.model.vocab_size:
-        raise ValueError(f"model.vocab_size ({spec.model.vocab_size}): the data holds byte {largest}; tokens are bytes")
+        unit = "token" if spec.data.tokenizer else "byte"
+        raise ValueError(f"model.vocab_size ({spec.model.vocab_size}): the data can hold {unit} {largest}")
     return corpus
 
 
@@ -58,7 +59,8 @@ def train_reference(spec: JobSpec, progress: Callable[[int, float], None] | None
     corpus, model, dtype = corpus_of(spec), model_of(spec), dtype_of(spec)
     held = ShardSet.initial(layout(single_device_plan(spec), model), 0, seed=spec.seed, dtype=dtype, tick=lambda: None)
     leaves = {name: p.detach().requires_grad_() for name, p in held.parameters.items()}
-    stage = Stage(model, 0, model.num_layers, leaves, TensorParallel())
+    linear = linear_of(None, autocast=model.autocast)
+    stage = Stage(model, 0, model.num_layers, leaves, TensorParallel(), linear=linear, seed=spec.seed)
     losses = []
     for iteration in range(1, spec.iterations + 1):
         batch = documents(corpus, spec.batch, spec.seed, iteration)
@@ -79,10 +81,10 @@ def _packed(batch: Batch, budget: int) -> Iterator[MicroBatch]:
     current: list[int] = []
     for i, document in enumerate(batch.documents):
         if current and sum(batch.documents[j].length for j in current) + document.length > budget:
-            yield MicroBatch.of([batch.texts[j] for j in current])
+            yield batch.micro_batch(current)
             current = []
         current.append(i)
-    yield MicroBatch.of([batch.texts[j] for j in current])
+    yield batch.micro_batch(current)
 
 
 def _step(held: ShardSet, leaves: dict[str, Tensor], tokens: int, iteration: int, spec: JobSpec) -> None:

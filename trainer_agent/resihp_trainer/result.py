@@ -11,13 +11,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from resihp_plan import ModelSpec, ParallelPlan, layout
+from resihp_plan import Interval, ModelSpec, ParallelPlan, TensorSpec, layout
 from resihp_trainer.shards import ShardSet, narrow
 
 PLAN_FILE = "plan.json"
@@ -71,39 +72,67 @@ class Assembled:
         return all(torch.equal(first[name], other[name]) for other in self.replicas[1:] for name in first)
 
 
-def assemble(folder: Path, plan: ParallelPlan, model: ModelSpec) -> Assembled:
-    """Put the shards in `folder` together again.
+class ShardFiles:
+    """The shards in `folder`, read tensor by tensor.
 
     Raises ValueError if a file is missing, belongs to another plan or iteration or has the wrong shape, or if members
-    of a tensor-parallel group differ in a replicated tensor.
+    of a replica differ in a part of a tensor that several of them hold.
     """
-    held = layout(plan, model)
-    replicas: list[dict[str, Tensor]] = []
-    committed: set[str] = set()
-    for replica in plan.replicas:
-        whole: dict[str, Tensor] = {}
-        for rank in (r for stage in replica.stages for r in stage.ranks):
+
+    def __init__(self, folder: Path, plan: ParallelPlan, model: ModelSpec) -> None:
+        self.folder, self.plan = folder, plan
+        self._layout = layout(plan, model)
+        self._files: dict[int, Any] = {}
+        committed: set[str] = set()
+        for rank in plan.active:
             path = folder / f"rank{rank}.safetensors"
             if not path.is_file():
                 raise ValueError(f"{path}: missing (rank {rank} of epoch {plan.epoch})")
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("plan_digest") != plan.digest:
-                    raise ValueError(f"{path}: written for plan {metadata.get('plan_digest')}, not {plan.digest}")
-                committed.add(metadata["committed"])
-                for name, interval in held.shards(rank).items():
-                    part = file.get_tensor(name)
-                    if tuple(part.shape) != held.shape(rank, name):
-                        raise ValueError(f"{path}: {name} has shape {tuple(part.shape)}, not {held.shape(rank, name)}")
-                    known = name in whole
-                    if not known:
-                        whole[name] = torch.full(held.tensors[name].shape, torch.nan, dtype=part.dtype)
-                    view = narrow(held, name, whole[name], interval)
-                    is_copy = known and len(interval) and not torch.isnan(view).any()
-                    if is_copy and not torch.equal(view, part):
-                        raise ValueError(f"{path}: {name} differs from another member's copy")
-                    view.copy_(part)
-        replicas.append(whole)
-    if len(committed) != 1:
-        raise ValueError(f"{folder}: shards of different iterations: {sorted(committed)}")
-    return Assembled(tuple(replicas), int(committed.pop()))
+            self._files[rank] = safe_open(path, framework="pt")
+            metadata = self._files[rank].metadata() or {}
+            if metadata.get("plan_digest") != plan.digest:
+                raise ValueError(f"{path}: written for plan {metadata.get('plan_digest')}, not {plan.digest}")
+            committed.add(metadata["committed"])
+        if len(committed) != 1:
+            raise ValueError(f"{folder}: shards of different iterations: {sorted(committed)}")
+        self.committed = int(committed.pop())
+
+    def whole(self, spec: TensorSpec, replica: int) -> Tensor:
+        """The full tensor as `replica` has it; NaN where no shard covers it."""
+        found: Tensor | None = None
+        covered: list[Interval] = []
+        for stage in self.plan.replicas[replica].stages:
+            for rank in stage.ranks:
+                interval = self._layout.shards(rank).get(spec.name)
+                if interval is None:
+                    continue
+                part = self._part(rank, spec.name)
+                if found is None:
+                    found = torch.full(spec.shape, torch.nan, dtype=part.dtype)
+                for common in (known.overlap(interval) for known in covered):
+                    if len(common):
+                        self._compare(rank, spec.name, found, part, interval, common)
+                narrow(self._layout, spec.name, found, interval).copy_(part)
+                covered.append(interval)
+        assert found is not None  # every replica has every tensor
+        return found
+
+    def _part(self, rank: int, name: str) -> Tensor:
+        part: Tensor = self._files[rank].get_tensor(name)
+        expected = self._layout.shape(rank, name)
+        if tuple(part.shape) != expected:
+            path = self.folder / f"rank{rank}.safetensors"
+            raise ValueError(f"{path}: {name} has shape {tuple(part.shape)}, not {expected}")
+        return part
+
+    def _compare(self, rank: int, name: str, found: Tensor, part: Tensor, interval: Interval, common: Interval) -> None:
+        mine = narrow(self._layout, name, part, common, interval.start)
+        if not torch.equal(mine, narrow(self._layout, name, found, common)):
+            raise ValueError(f"{self.folder / f'rank{rank}.safetensors'}: {name} differs from another member's copy")
+
+
+def assemble(folder: Path, plan: ParallelPlan, model: ModelSpec) -> Assembled:
+    """Put the shards in `folder` together again. Raises what `ShardFiles` raises."""
+    shards = ShardFiles(folder, plan, model)
+    replicas = tuple({t.name: shards.whole(t, a) for t in model.tensors} for a in range(len(plan.replicas)))
+    return Assembled(replicas, shards.committed)

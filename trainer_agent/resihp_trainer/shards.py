@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from resihp_plan import Interval, Layout
-from resihp_trainer.model import initial_tensor
+from resihp_trainer.model import Pretrained, initial_tensor
 
 STATE_TENSORS = 3
 """Tensors of equal shape per parameter: itself, exp_avg, exp_avg_sq."""
@@ -49,12 +50,17 @@ class ShardSet:
 
     @classmethod
     def initial(cls, layout: Layout, rank: int, *, seed: int, dtype: torch.dtype, tick: Callable[[], None]) -> ShardSet:
-        """State before the first iteration: the same whole tensors on every layout, sliced; moments zero."""
+        """State before the first iteration: the same whole tensors on every layout, sliced; moments zero. Parameters
+        are those of the model's folder (raises ValueError if it does not fit), or drawn from the seed."""
         fresh = cls.empty(layout, rank, dtype)
+        pretrained = Pretrained(Path(layout.model.hf)) if layout.model.hf is not None else None
         for name, shard in fresh.shards.items():
             tick()
-            whole = initial_tensor(layout.tensors[name], layout.model, seed, dtype)
-            shard.parameter.copy_(narrow(layout, name, whole, layout.shards(rank)[name]))
+            spec, interval = layout.tensors[name], layout.shards(rank)[name]
+            if pretrained is not None:
+                shard.parameter.copy_(pretrained.read(spec, interval))
+            else:
+                shard.parameter.copy_(narrow(layout, name, initial_tensor(spec, layout.model, seed, dtype), interval))
             shard.exp_avg.zero_()
             shard.exp_avg_sq.zero_()
         return fresh
@@ -68,6 +74,10 @@ class ShardSet:
         """First vocabulary entry of this rank's part of embedding and head; 0 if it holds neither."""
         held = self.layout.shards(self.rank)
         return next((held[n].start for n in ("embed.weight", "head.weight") if n in held), 0)
+
+    def slices(self, name: str, start: int, stop: int) -> tuple[Tensor, ...]:
+        """Views of the slice [start, stop) of the whole: parameter, exp_avg and exp_avg_sq."""
+        return tuple(self.piece(name, tensor, start, stop) for tensor in self.shards[name].state)
 
     def piece(self, name: str, tensor: Tensor, start: int, stop: int) -> Tensor:
         """View of the slice [start, stop), in elements of the whole, of `tensor`, which is shaped like the shard."""

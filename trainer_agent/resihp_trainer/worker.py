@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import traceback
+from pathlib import Path
 
 import torch
 
@@ -21,6 +22,7 @@ from resihp_trainer.engine import Engine, TrainingFailed
 from resihp_trainer.faults import Faults
 from resihp_trainer.interpreter import Waits
 from resihp_trainer.link import Link
+from resihp_trainer.model import Pretrained
 from resihp_trainer.reference import corpus_of, dtype_of, model_of
 from resihp_trainer.watcher import Watcher
 
@@ -61,6 +63,8 @@ def _await_configuration(watcher: Watcher, page: ProgressPage) -> Configure:
 
 def _context(rank: int, configure: Configure, page: ProgressPage, watcher: Watcher, channel: Link) -> Context:
     spec = configure.spec
+    if spec.model.hf is not None:
+        Pretrained(Path(spec.model.hf)).check(model_of(spec))
     device = Device()
     communicator = GlooCommunicator(host=configure.comm_host, page=page, timeout_s=spec.timeouts.backend_s)
     watcher.attach(communicator)

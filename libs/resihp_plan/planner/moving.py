@@ -34,6 +34,9 @@ class _Held:
     last: bool
     units: dict[Split, tuple[int, int]]
 
+    def embeds(self, model: ModelSpec) -> bool:
+        return self.first or (self.last and model.tied_embeddings)
+
 
 def moving(old: ParallelPlan, new: ParallelPlan, model: ModelSpec) -> Moving:
     """What the ranks of `new` must receive if those of `old` that are in `new` kept their shards."""
@@ -53,7 +56,7 @@ def moving(old: ParallelPlan, new: ParallelPlan, model: ModelSpec) -> Moving:
             kept_layers = 0 if then is None else _overlap(then.layers, now.layers)
             elements += whole[0][split] * (layers * (stop - start) - kept_layers * common)
             for part, here, there in (
-                (EMBEDDING, now.first, then is not None and then.first),
+                (EMBEDDING, now.embeds(model), then is not None and then.embeds(model)),
                 (HEAD, now.last, then is not None and then.last),
             ):
                 if here:

@@ -9,7 +9,7 @@ from resihp_cli.commands.demo import train_locally
 from resihp_cli.commands.locate import running_local
 from resihp_cli.commands.running import run as run_loop
 from resihp_cli.commands.training import TrainingRequest, console_for, train
-from resihp_cli.job_file import check_data, load
+from resihp_cli.job_file import check_data, load, localised
 from resihp_cli.json_file import check_json_path
 from resihp_cli.run_folder import RunFolder
 from resihp_cli.supervisor import SupervisorOptions, deal_slots
@@ -23,10 +23,7 @@ def run_train(
     check_json_path(json_path)
     if url is None:
         check_data(spec.data.path)
-    if spec.data.path is not None and url is None:
-        spec = spec.model_copy(
-            update={"data": spec.data.model_copy(update={"path": str(Path(spec.data.path).absolute())})}
-        )
+        spec = localised(spec)
     request = TrainingRequest(spec, verify=verify, headless=headless, json_path=json_path)
     folder = running_local() if url is None else None
     if url is not None or folder is not None:

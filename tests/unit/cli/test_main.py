@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from resihp_cli.__main__ import main
-from resihp_cli.app import app, inject_app, plan_app
+from resihp_cli.app import app, inject_app, model_app, plan_app
 from resihp_store import Store
 from resihp_store.revisions import upgrade
 from support.gateway import AFTER_LOSS, seed
@@ -55,11 +55,13 @@ def database(tmp_path: Path) -> str:
 def test_surface() -> None:
     assert {c.name or (c.callback and c.callback.__name__) for c in app.registered_commands} == COMMANDS
     assert {c.name for c in inject_app.registered_commands} == {"kill", "freeze", "slow", "restart"}
+    assert {c.name for c in model_app.registered_commands} == {"export"}
     assert {c.name for c in plan_app.registered_commands} == {"show", "apply", "init"}
 
 
 @pytest.mark.parametrize(
-    "command", [*sorted(COMMANDS), "inject kill", "inject freeze", "plan show", "plan apply", "plan init"]
+    "command",
+    [*sorted(COMMANDS), "inject kill", "inject freeze", "model export", "plan show", "plan apply", "plan init"],
 )
 def test_every_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--help"]) == 0
@@ -91,6 +93,7 @@ def test_every_help_has_an_example(command: str, capsys: pytest.CaptureFixture[s
         ("events", "no run found"),
         ("events --follow --db x", "--follow needs a running gateway"),
         ("verify", "no run found"),
+        ("model export out", "no run found"),
         ("verify --random 0", "--random"),
         ("verify --random 1 --dtype float16", "--dtype 'float16': expected one of float64, float32"),
         ("verify --random 1 --json /nowhere/out.json", "/nowhere does not exist"),

@@ -13,8 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from resihp_plan import GroupKind, GroupSpec, ModelSpec, ParallelPlan, layout
 from resihp_trainer.model import MicroBatch, Stage, TensorParallel, WeightGradients, accumulate, initial_tensor
-from resihp_trainer.model.layers import rms_norm, rotary_tables, rotate
+from resihp_trainer.model.layers import rms_norm
 from resihp_trainer.model.loss import cross_entropy_sum
+from resihp_trainer.model.rotary import rotary_frequencies, rotary_tables, rotate
 from resihp_trainer.shards import ShardSet, narrow
 from support.thread_groups import ThreadGroup, run_ranks
 from support.trainer_cases import SPEC, replica, stage
@@ -137,7 +138,7 @@ def test_rotation_depends_on_distance_only() -> None:
     torch.manual_seed(0)
     q, k = torch.randn(2, 1, 8, dtype=torch.float64)
     positions = torch.tensor([0, 5, 100, 105])
-    rotary = rotary_tables(positions, 8, 10_000.0, torch.float64)
+    rotary = rotary_tables(positions, rotary_frequencies(ModelSpec(hidden=64, num_heads=8)), torch.float64)
     queries = rotate(q.expand(4, 1, 8), rotary)[:, 0]
     keys = rotate(k.expand(4, 1, 8), rotary)[:, 0]
     torch.testing.assert_close(queries.norm(dim=1), q.norm().expand(4))  # a rotation keeps lengths

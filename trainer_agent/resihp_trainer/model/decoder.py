@@ -1,30 +1,36 @@
 """One pipeline stage of the decoder on one rank.
 
-Shapes: T tokens, D hidden.
+Shapes: T tokens, D hidden, V local vocabulary entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from torch import Tensor
 from torch.nn import functional as fn
 
 from resihp_plan import ModelSpec
-from resihp_trainer.model.layers import Linear, attention, embed, mlp, rms_norm, rotary_tables
+from resihp_trainer.model.dropout import EMBEDDING_SITE, Dropout, layer_sites
+from resihp_trainer.model.layers import attention, embed, mlp, rms_norm
+from resihp_trainer.model.linear import Linear
 from resihp_trainer.model.loss import cross_entropy_sum
 from resihp_trainer.model.micro_batch import MicroBatch
 from resihp_trainer.model.parallel import TensorParallel, enter
+from resihp_trainer.model.recompute import recomputed
+from resihp_trainer.model.rotary import Rotary, rotary_frequencies, rotary_tables
 
-_ATTENTION = ("wq", "wk", "wv", "wo")
-_MLP = ("w_gate", "w_up", "w_down")
+_ATTENTION = {"wq": "wq.weight", "wk": "wk.weight", "wv": "wv.weight", "wo": "wo.weight"}
+_BIASES = {"bq": "wq.bias", "bk": "wk.bias", "bv": "wv.bias"}
+_MLP = {"w_gate": "w_gate.weight", "w_up": "w_up.weight", "w_down": "w_down.weight"}
 
 
 class Stage:
     """Layers `layer_start..layer_stop` of the model with this rank's shards.
 
     `parameters` maps tensor names to shards and is read at every call, so that updates in place are seen. The first
-    stage turns tokens into activations, the last one activations into the summed loss.
+    stage turns tokens into activations, the last one activations into the summed loss. `seed` is that of dropout.
     """
 
     def __init__(
@@ -36,6 +42,7 @@ class Stage:
         tp: TensorParallel,
         vocab_start: int = 0,
         linear: Linear = fn.linear,
+        seed: int = 0,
     ) -> None:
         self._model = model
         self._layers = range(layer_start, layer_stop)
@@ -43,6 +50,9 @@ class Stage:
         self._tp = tp
         self._vocab_start = vocab_start
         self._linear = linear
+        self._dropout = Dropout(model.dropout, seed)
+        self._attention = {**_ATTENTION, **(_BIASES if model.qkv_bias else {})}
+        self._frequencies = rotary_frequencies(model)
         self.is_first = layer_start == 0
         self.is_last = layer_stop == model.num_layers
 
@@ -51,19 +61,40 @@ class Stage:
 
         `x_TD` comes from the previous stage; it is None on the first.
         """
-        p, tp, model = self._parameters, self._tp, self._model
-        if x_TD is None:
-            x_TD = embed(micro_batch.inputs, p["embed.weight"], self._vocab_start, tp)
-        rotary = rotary_tables(micro_batch.positions, model.head_dim, model.rope_theta, x_TD.dtype)
-        for i in self._layers:
-            name = f"layers.{i}."
-            attn = {w: p[f"{name}{w}.weight"] for w in _ATTENTION}
-            gated = {w: p[f"{name}{w}.weight"] for w in _MLP}
-            normed = rms_norm(x_TD, p[name + "attn_norm.weight"], model.norm_eps)
-            x_TD = x_TD + attention(normed, attn, micro_batch.lengths, rotary, model.head_dim, tp, self._linear)
-            x_TD = x_TD + mlp(rms_norm(x_TD, p[name + "mlp_norm.weight"], model.norm_eps), gated, tp, self._linear)
+        x_TD = self._activations(micro_batch, x_TD)
         if not self.is_last:
             return x_TD
-        normed = enter(rms_norm(x_TD, p["norm.weight"], model.norm_eps), tp)
-        logits_TV = self._linear(normed, p["head.weight"])
-        return cross_entropy_sum(logits_TV, micro_batch.targets, self._vocab_start, tp)
+        return cross_entropy_sum(self._logits(x_TD), micro_batch.targets, self._vocab_start, self._tp)
+
+    def logits(self, micro_batch: MicroBatch, x_TD: Tensor | None) -> Tensor:
+        """[T, V]: this rank's columns; on the last stage only."""
+        return self._logits(self._activations(micro_batch, x_TD))
+
+    def _activations(self, micro_batch: MicroBatch, x_TD: Tensor | None) -> Tensor:
+        if x_TD is None:
+            weight_VD = self._parameters["embed.weight"]
+            x_TD = embed(micro_batch.inputs, weight_VD, self._vocab_start, self._tp)
+            x_TD = self._dropout.apply(x_TD, micro_batch, EMBEDDING_SITE)
+        rotary = rotary_tables(micro_batch.positions, self._frequencies, x_TD.dtype)
+        for i in self._layers:
+            layer = partial(self._layer, i, micro_batch, rotary)
+            x_TD = recomputed(layer, x_TD) if self._model.recompute else layer(x_TD)
+        return x_TD
+
+    def _layer(self, i: int, micro_batch: MicroBatch, rotary: Rotary, x_TD: Tensor) -> Tensor:
+        p, tp, model, drop = self._parameters, self._tp, self._model, self._dropout.apply
+        name = f"layers.{i}."
+        attn = {short: p[name + long] for short, long in self._attention.items()}
+        gated = {short: p[name + long] for short, long in _MLP.items()}
+        attention_site, mlp_site = layer_sites(i)
+        normed = rms_norm(x_TD, p[name + "attn_norm.weight"], model.norm_eps)
+        mixed = attention(normed, attn, micro_batch.lengths, rotary, model.head_dim, tp, self._linear)
+        x_TD = x_TD + drop(mixed, micro_batch, attention_site)
+        normed = rms_norm(x_TD, p[name + "mlp_norm.weight"], model.norm_eps)
+        return x_TD + drop(mlp(normed, gated, tp, self._linear), micro_batch, mlp_site)
+
+    def _logits(self, x_TD: Tensor) -> Tensor:
+        p, model = self._parameters, self._model
+        normed = enter(rms_norm(x_TD, p["norm.weight"], model.norm_eps), self._tp)
+        head_VD = p["embed.weight" if model.tied_embeddings else "head.weight"]
+        return self._linear(normed, head_VD).to(x_TD.dtype)

@@ -6,16 +6,15 @@ MLP units, V local vocabulary entries. "Local" is this rank's shard; it may be e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as fn
 
+from resihp_trainer.model.linear import Linear
 from resihp_trainer.model.parallel import TensorParallel, enter, leave
-
-Linear = Callable[[Tensor, Tensor], Tensor]
-"""`torch.nn.functional.linear`, or one that leaves the weight's gradient for later (`split_backward`)."""
+from resihp_trainer.model.rotary import Rotary, rotate
 
 
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
@@ -23,37 +22,25 @@ def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     return fn.rms_norm(x_TD, (x_TD.shape[-1],), weight_D, eps)
 
 
-def rotary_tables(positions_T: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines `[T, 1, K/2]` of rotary position embedding (Su et al. 2021, eq. 15); computed in float64."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
-    angles = positions_T.to(torch.float64)[:, None] * (theta**-exponents)[None, :]
-    return angles.cos().to(dtype)[:, None, :], angles.sin().to(dtype)[:, None, :]
-
-
-def rotate(x_THK: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate the pairs (k, k + K/2) of every head by its token's position."""
-    cos, sin = rotary
-    a, b = x_THK.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
-
-
 def attention(
     x_TD: Tensor,
     weights: Mapping[str, Tensor],
     lengths: Sequence[int],
-    rotary: tuple[Tensor, Tensor],
+    rotary: Rotary,
     head_dim: int,
     tp: TensorParallel,
     linear: Linear = fn.linear,
 ) -> Tensor:
     """Grouped-query attention (Ainslie et al. 2023), causal inside each document: work grows with the sum of l^2.
 
-    `weights`: wq [H*K, D], wk and wv [G*K, D], wo [D, H*K] of this rank. Returns the full sum over the group, [T, D].
+    `weights`: wq [H*K, D], wk and wv [G*K, D], wo [D, H*K] of this rank, and where the model has biases bq [H*K], bk
+    and bv [G*K]. Returns the full sum over the group, [T, D].
     """
     x = enter(x_TD, tp)
-    q, k, v = (linear(x, weights[name]) for name in ("wq", "wk", "wv"))
+    q = _projected(x, weights, "q", linear)
     if not weights["wq"].shape[0]:  # no head here: take part in the sum with nothing
-        return leave(linear(q, weights["wo"]), tp)
+        return leave(linear(q, weights["wo"]).to(x.dtype), tp)
+    k, v = (_projected(x, weights, part, linear) for part in "kv")
     q_THK, k_TGK, v_TGK = (t.view(len(t), -1, head_dim) for t in (q, k, v))
     q_THK, k_TGK = rotate(q_THK, rotary), rotate(k_TGK, rotary)
     sizes = list(lengths)
@@ -63,13 +50,20 @@ def attention(
         )[0].transpose(0, 1)
         for q, k, v in zip(*(torch.split(t, sizes) for t in (q_THK, k_TGK, v_TGK)), strict=True)
     ]
-    return leave(linear(torch.cat(mixed).flatten(1), weights["wo"]), tp)
+    return leave(linear(torch.cat(mixed).flatten(1), weights["wo"]).to(x.dtype), tp)
+
+
+def _projected(x_TD: Tensor, weights: Mapping[str, Tensor], part: str, linear: Linear) -> Tensor:
+    out = linear(x_TD, weights["w" + part])
+    bias = weights.get("b" + part)
+    return out if bias is None else (out + bias).to(out.dtype)
 
 
 def mlp(x_TD: Tensor, weights: Mapping[str, Tensor], tp: TensorParallel, linear: Linear = fn.linear) -> Tensor:
     """SwiGLU (Shazeer 2020): `w_gate`, `w_up` [F, D], `w_down` [D, F]. Returns the full sum over the group, [T, D]."""
     x = enter(x_TD, tp)
-    return leave(linear(fn.silu(linear(x, weights["w_gate"])) * linear(x, weights["w_up"]), weights["w_down"]), tp)
+    gated = fn.silu(linear(x, weights["w_gate"])) * linear(x, weights["w_up"])
+    return leave(linear(gated, weights["w_down"]).to(x.dtype), tp)
 
 
 def embed(tokens_T: Tensor, weight_VD: Tensor, vocab_start: int, tp: TensorParallel) -> Tensor:

@@ -19,20 +19,21 @@ class MicroBatch:
     inputs: Tensor
     targets: Tensor
     positions: Tensor
+    ids: tuple[int, ...] = ()
+    """Of the documents, unique in the job; only dropout needs them."""
 
     @classmethod
-    def of(cls, texts: Sequence[NDArray[np.uint8]]) -> MicroBatch:
-        """Pack texts of l + 1 bytes each into l inputs and l targets each."""
+    def of(cls, texts: Sequence[NDArray[np.integer]], ids: Sequence[int] = ()) -> MicroBatch:
+        """Pack texts of l + 1 tokens each into l inputs and l targets each."""
         none = np.zeros(0, dtype=np.int64)
 
-        def joined(parts: list[NDArray[np.uint8]]) -> Tensor:
+        def joined(parts: list[NDArray[np.integer]]) -> Tensor:
             return torch.from_numpy(np.concatenate(parts).astype(np.int64) if parts else none)
 
         lengths = tuple(len(t) - 1 for t in texts)
         positions = np.concatenate([np.arange(n) for n in lengths]) if lengths else none
-        return cls(
-            lengths, joined([t[:-1] for t in texts]), joined([t[1:] for t in texts]), torch.from_numpy(positions)
-        )
+        inputs, targets = joined([t[:-1] for t in texts]), joined([t[1:] for t in texts])
+        return cls(lengths, inputs, targets, torch.from_numpy(positions), tuple(ids))
 
     @property
     def num_tokens(self) -> int:
