@@ -13,8 +13,10 @@ from resihp_plan.plan import ParallelPlan, Schedule
 from resihp_plan.program import MATCHING_SEND, Op, OpKind, Program
 
 _COMPUTE: Mapping[Schedule, tuple[OpKind, ...]] = {
-    Schedule.ONE_F_ONE_B: (OpKind.FORWARD, OpKind.BACKWARD),
-    Schedule.ZB_H1: (OpKind.FORWARD, OpKind.BACKWARD_INPUT, OpKind.BACKWARD_WEIGHT),
+    s: (OpKind.FORWARD, OpKind.BACKWARD_INPUT, OpKind.BACKWARD_WEIGHT)
+    if s.splits_backward
+    else (OpKind.FORWARD, OpKind.BACKWARD)
+    for s in Schedule
 }
 """What is done with every unit; the second gives the gradient for the previous stage."""
 

@@ -3,132 +3,160 @@
 A discrete-event run with nominal times decides in which order each place takes what has arrived. What was taken in an
 order that could happen can be run in that order by everybody: so there is no circle of waits, whatever the real times.
 
-Rules of a free place: a backward if one is there (it releases memory and the previous stage), else a forward if fewer
-than P - s micro-batches are in flight, as under 1F1B, else with split backward a late weight half. With split backward
-at most P micro-batches hold activations, as under ZB-H1. Messages of an edge are taken in the order of their sending.
+Rules of a free place: a backward if one is there (it releases memory and the previous stage), else a forward if no more
+are in flight than under the closed form of the schedule, else with split backward a late weight half. Messages of an
+edge are taken in the order of their sending.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from resihp_plan.edges import Place
-from resihp_plan.operation import Op, OpKind, backward_ops, forward_ops, weight_op
-from resihp_plan.plan import ParallelPlan, Schedule
+from resihp_plan.operation import Op, OpKind, unit_ops
+from resihp_plan.plan import ParallelPlan
 
-_Unit = tuple[int, int]
+Unit = tuple[int, int]
 """(replica, micro-batch) at a known stage."""
-_OWN = Place(-1, -1)
-"""Sender of what a place has from itself: the batch at the first stage, outputs at the last one."""
+Arrivals = list[tuple[float, int, int]]
+"""A heap of (time, micro-batch, replica). A place sends one thing after the other, so times keep the order of each
+sender."""
 
 
-@dataclass
-class _Queues:
-    """What has arrived, by sender, in order."""
-
-    by_sender: dict[Place, deque[tuple[float, _Unit]]] = field(default_factory=dict)
-
-    def put(self, sender: Place, at: float, unit: _Unit) -> None:
-        self.by_sender.setdefault(sender, deque()).append((at, unit))
-
-    def take(self, now: float) -> _Unit | None:
-        """The oldest of the heads; equal ages: lower micro-batch, then lower replica."""
-        heads = [(q[0][0], q[0][1][::-1], p) for p, q in self.by_sender.items() if q and q[0][0] <= now]
-        return self.by_sender[min(heads)[2]].popleft()[1] if heads else None
-
-
-@dataclass
-class _Station:
-    """A place with its nominal times, its limits and what waits there."""
+@dataclass(frozen=True)
+class Taken:
+    """A decision of the run: what a place does next."""
 
     place: Place
-    seconds: float
-    """Of a forward, of each half of a backward."""
-    num_stages: int
-    forwards: _Queues = field(default_factory=_Queues)
-    backwards: _Queues = field(default_factory=_Queues)
-    late: deque[_Unit] = field(default_factory=deque)
-    in_flight: int = 0
-    free_at: float = 0.0
-    ops: list[Op] = field(default_factory=list)
-
-    def choose(self, now: float) -> tuple[OpKind, _Unit] | None:
-        if (unit := self.backwards.take(now)) is not None:
-            return OpKind.BACKWARD, unit
-        limits = self.in_flight < self.num_stages - self.place.stage, self.in_flight + len(self.late) < self.num_stages
-        if all(limits) and (unit := self.forwards.take(now)) is not None:
-            return OpKind.FORWARD, unit
-        return (OpKind.BACKWARD_WEIGHT, self.late.popleft()) if self.late else None
+    kind: OpKind
+    replica: int
+    """Whose unit it is."""
+    micro_batch: int
 
 
 def list_schedule(plan: ParallelPlan, replicas: Collection[int]) -> Mapping[Place, tuple[Op, ...]]:
     """Operations of every place of `replicas`, which exchange units among themselves only."""
-    return _ListSchedule(plan, replicas).run()
+    ops: dict[Place, list[Op]] = {Place(a, s): [] for a in replicas for s in range(len(plan.replicas[a].stages))}
+    for t in list_order(plan, replicas):
+        ops[t.place] += unit_ops(plan, t.replica, t.place.stage, t.micro_batch, t.kind)
+    return {place: tuple(each) for place, each in ops.items()}
 
 
-class _ListSchedule:
-    def __init__(self, plan: ParallelPlan, replicas: Collection[int]) -> None:
+def list_order(plan: ParallelPlan, replicas: Collection[int]) -> tuple[Taken, ...]:
+    """All decisions in the order of time: each comes after everything that it waits for."""
+    nominal: dict[Place, tuple[float, float]] = {}
+    for a in replicas:
+        for s, stage in enumerate(plan.replicas[a].stages):
+            each = (stage.layer_stop - stage.layer_start) / len(stage.ranks)
+            nominal[Place(a, s)] = (each, each if plan.schedule.splits_backward else 2 * each)
+    return ListSchedule(plan, replicas, nominal).run()
+
+
+@dataclass
+class Station:
+    """A place with its times, its limits and what waits there."""
+
+    place: Place
+    forward_s: float
+    backward_s: float
+    """Of a whole backward, or of each of its halves."""
+    most_open: int
+    """Forwards without backward."""
+    most_held: int
+    """The same with the late weight halves."""
+    forwards: Arrivals = field(default_factory=list)
+    backwards: Arrivals = field(default_factory=list)
+    late: deque[Unit] = field(default_factory=deque)
+    open: int = 0
+    free_at: float = 0.0
+
+    def has_backward(self, now: float) -> bool:
+        return bool(self.backwards) and self.backwards[0][0] <= now
+
+    @property
+    def has_room(self) -> bool:
+        """For the activations of one more micro-batch."""
+        return self.open < self.most_open and self.open + len(self.late) < self.most_held
+
+    def choose(self, now: float) -> tuple[OpKind, Unit] | None:
+        """What to do next, taken out of its queue; None if nothing can be done now."""
+        if self.has_backward(now):
+            _, m, a = heapq.heappop(self.backwards)
+            return OpKind.BACKWARD, (a, m)
+        if self.has_room and self.forwards and self.forwards[0][0] <= now:
+            _, m, a = heapq.heappop(self.forwards)
+            return OpKind.FORWARD, (a, m)
+        return (OpKind.BACKWARD_WEIGHT, self.late.popleft()) if self.late else None
+
+
+class ListSchedule:
+    """The run. Subclasses may decide otherwise what a free place does, and where a unit is executed."""
+
+    def __init__(
+        self, plan: ParallelPlan, replicas: Collection[int], seconds: Mapping[Place, tuple[float, float]]
+    ) -> None:
+        """`seconds`: of a forward, and of a backward or each of its halves."""
         self.plan = plan
-        self.split = plan.schedule is Schedule.ZB_H1
-        self.stations = {
-            Place(a, s): _Station(
-                Place(a, s), (st.layer_stop - st.layer_start) / len(st.ranks), len(plan.replicas[a].stages)
-            )
-            for a in sorted(replicas)
-            for s, st in enumerate(plan.replicas[a].stages)
-        }
+        self.split = plan.schedule.splits_backward
+        self.backward = OpKind.BACKWARD_INPUT if self.split else OpKind.BACKWARD
+        self.stations: dict[Place, Station] = {}
+        for a in sorted(replicas):
+            num_stages = len(plan.replicas[a].stages)
+            for s in range(num_stages):
+                most_open, most_held = plan.schedule.warm_up(num_stages, s) + 1, plan.schedule.in_flight(num_stages, s)
+                self.stations[Place(a, s)] = Station(Place(a, s), *seconds[Place(a, s)], most_open, most_held)
         self.events: list[tuple[float, Place]] = []
-        units = [(m, a) for a in sorted(replicas) for m in range(plan.replicas[a].num_micro_batches)]
-        for m, a in sorted(units):
-            self._deliver(OpKind.FORWARD, _OWN, Place(plan.executor(a, 0, m), 0), 0.0, (a, m))
+        self.taken: list[Taken] = []
+        for a in sorted(replicas):
+            for m in range(plan.replicas[a].num_micro_batches):
+                self.deliver(OpKind.FORWARD, Place(self.executor(a, 0, m), 0), 0.0, (a, m))
 
-    def run(self) -> Mapping[Place, tuple[Op, ...]]:
+    def run(self) -> tuple[Taken, ...]:
+        """Until nothing is left to do."""
         while self.events:
             now, place = heapq.heappop(self.events)
             station = self.stations[place]
-            if station.free_at <= now and (chosen := station.choose(now)) is not None:
+            if station.free_at <= now and (chosen := self.choose(station, now)) is not None:
                 self._execute(station, now, *chosen)
-        return {place: tuple(station.ops) for place, station in self.stations.items()}
+        return tuple(self.taken)
 
-    def _deliver(self, kind: OpKind, sender: Place, receiver: Place, at: float, unit: _Unit) -> None:
+    def executor(self, replica: int, stage: int, micro_batch: int) -> int:
+        """Where a unit goes when its input is there, and where its backward goes."""
+        return self.plan.executor(replica, stage, micro_batch)
+
+    def choose(self, station: Station, now: float) -> tuple[OpKind, Unit] | None:
+        """What a free place does next."""
+        return station.choose(now)
+
+    def deliver(self, kind: OpKind, receiver: Place, at: float, unit: Unit) -> None:
+        """A unit's input is there, or the gradient of its output."""
         station = self.stations[receiver]
-        (station.forwards if kind is OpKind.FORWARD else station.backwards).put(sender, at, unit)
+        heapq.heappush(station.forwards if kind is OpKind.FORWARD else station.backwards, (at, unit[1], unit[0]))
         heapq.heappush(self.events, (at, receiver))
 
-    def _execute(self, station: _Station, now: float, kind: OpKind, unit: _Unit) -> None:
-        whole = kind is OpKind.BACKWARD and not self.split
-        station.free_at = now + station.seconds * (2 if whole else 1)
-        station.ops += self._operations(station, kind, unit)
+    def _execute(self, station: Station, now: float, kind: OpKind, unit: Unit) -> None:
+        station.free_at = now + (station.forward_s if kind is OpKind.FORWARD else station.backward_s)
+        self.taken.append(Taken(station.place, self.backward if kind is OpKind.BACKWARD else kind, *unit))
         if kind is OpKind.FORWARD:
-            station.in_flight += 1
+            station.open += 1
         elif kind is OpKind.BACKWARD:
-            station.in_flight -= 1
+            station.open -= 1
             if self.split:
                 station.late.append(unit)
         if kind is not OpKind.BACKWARD_WEIGHT:
             self._pass_on(station, kind, unit)
         heapq.heappush(self.events, (station.free_at, station.place))
 
-    def _operations(self, station: _Station, kind: OpKind, unit: _Unit) -> Iterator[Op]:
-        (a, m), s = unit, station.place.stage
-        if kind is OpKind.FORWARD:
-            yield from forward_ops(self.plan, a, s, m)
-        elif kind is OpKind.BACKWARD_WEIGHT:
-            yield weight_op(self.plan, a, s, m)
-        else:
-            yield from backward_ops(self.plan, a, s, m, OpKind.BACKWARD_INPUT if self.split else OpKind.BACKWARD)
-
-    def _pass_on(self, station: _Station, kind: OpKind, unit: _Unit) -> None:
+    def _pass_on(self, station: Station, kind: OpKind, unit: Unit) -> None:
         """Output to the next stage, gradient to the previous one; the last stage turns round."""
         (a, m), here = unit, station.place
         next_stage = here.stage + (1 if kind is OpKind.FORWARD else -1)
         if next_stage < 0:
             return
         if next_stage == len(self.plan.replicas[a].stages):
-            self._deliver(OpKind.BACKWARD, _OWN, here, station.free_at, unit)
+            self.deliver(OpKind.BACKWARD, here, station.free_at, unit)
         else:
-            there = Place(self.plan.executor(a, next_stage, m), next_stage)
-            self._deliver(kind, here, there, station.free_at, unit)
+            self.deliver(kind, Place(self.executor(a, next_stage, m), next_stage), station.free_at, unit)

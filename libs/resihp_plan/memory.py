@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from resihp_plan.layout import Layout, unit_shares
 from resihp_plan.model import ModelSpec, Split
-from resihp_plan.plan import ParallelPlan, Schedule
+from resihp_plan.plan import ParallelPlan
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,7 @@ class MemoryModel:
     def _activations(self, plan: ParallelPlan, replica: int, stage: int, index: int) -> int:
         rep = plan.replicas[replica]
         st = rep.stages[stage]
-        # 1F1B: as many as stages follow, and one. ZB-H1: late weight gradients keep up to P everywhere.
-        most = len(rep.stages) if plan.schedule is Schedule.ZB_H1 else len(rep.stages) - stage
-        in_flight = min(most, plan.num_units(replica, stage))
+        in_flight = min(plan.schedule.in_flight(len(rep.stages), stage), plan.num_units(replica, stage))
         units = unit_shares(st, self.model, Split.MLP)
         per_token = (5 + 12 * units[index] / sum(units)) * self.model.hidden * (st.layer_stop - st.layer_start)
         return int(per_token * self.tokens_per_micro_batch * in_flight)

@@ -83,29 +83,21 @@ class Program:
     """Plan rank -> operations, for every rank of the plan's world."""
 
 
-def forward_ops(plan: ParallelPlan, replica: int, stage: int, micro_batch: int) -> Iterator[Op]:
-    """Receive, compute and send of a unit's forward, wherever the plan has it and its neighbours executed."""
+def unit_ops(plan: ParallelPlan, replica: int, stage: int, micro_batch: int, kind: OpKind) -> Iterator[Op]:
+    """Receive, compute (`kind`) and send of a unit, wherever the plan has it and its neighbours executed."""
     unit = (replica, stage, micro_batch, plan.executor(replica, stage, micro_batch))
-    if stage > 0:
-        yield Op(OpKind.RECV_ACT, *unit, _place(plan, replica, stage - 1, micro_batch))
-    yield Op(OpKind.FORWARD, *unit)
-    if stage < len(plan.replicas[replica].stages) - 1:
-        yield Op(OpKind.SEND_ACT, *unit, _place(plan, replica, stage + 1, micro_batch))
-
-
-def backward_ops(plan: ParallelPlan, replica: int, stage: int, micro_batch: int, kind: OpKind) -> Iterator[Op]:
-    """Receive, compute (`kind`: BACKWARD or BACKWARD_INPUT) and send of a unit's backward."""
-    unit = (replica, stage, micro_batch, plan.executor(replica, stage, micro_batch))
-    if stage < len(plan.replicas[replica].stages) - 1:
-        yield Op(OpKind.RECV_GRAD, *unit, _place(plan, replica, stage + 1, micro_batch))
+    if kind is OpKind.BACKWARD_WEIGHT:  # nobody waits for it
+        yield Op(kind, *unit)
+        return
+    last = len(plan.replicas[replica].stages) - 1
+    forward = kind is OpKind.FORWARD
+    before, after = (stage - 1, stage + 1) if forward else (stage + 1, stage - 1)
+    receive, send = (OpKind.RECV_ACT, OpKind.SEND_ACT) if forward else (OpKind.RECV_GRAD, OpKind.SEND_GRAD)
+    if 0 <= before <= last:
+        yield Op(receive, *unit, _place(plan, replica, before, micro_batch))
     yield Op(kind, *unit)
-    if stage > 0:
-        yield Op(OpKind.SEND_GRAD, *unit, _place(plan, replica, stage - 1, micro_batch))
-
-
-def weight_op(plan: ParallelPlan, replica: int, stage: int, micro_batch: int) -> Op:
-    """The weight half of a unit's split backward."""
-    return Op(OpKind.BACKWARD_WEIGHT, replica, stage, micro_batch, plan.executor(replica, stage, micro_batch))
+    if 0 <= after <= last:
+        yield Op(send, *unit, _place(plan, replica, after, micro_batch))
 
 
 def _place(plan: ParallelPlan, replica: int, stage: int, micro_batch: int) -> Place:

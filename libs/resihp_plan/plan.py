@@ -23,8 +23,35 @@ class Schedule(StrEnum):
     """Generators of programs."""
 
     ONE_F_ONE_B = "1f1b"
+    SLACK_1 = "1f1b-slack-1"
+    """1F1B with one more micro-batch in flight wherever a stage follows: hides transfers and uneven stages (eager
+    1F1B, Zhuang et al. 2023, arXiv 2211.05322), for the memory of its activations."""
+    SLACK_2 = "1f1b-slack-2"
+    """Two more, at most as many as stages follow."""
     ZB_H1 = "zb-h1"
     """Zero bubble, variant H1 (Qi et al. 2023): split backward; activations of 1F1B's first stage on every stage."""
+
+    @property
+    def splits_backward(self) -> bool:
+        """Gradients of inputs and of weights are operations of their own."""
+        return self is Schedule.ZB_H1
+
+    @property
+    def family(self) -> tuple[Schedule, ...]:
+        """Schedules with the same operations, this one first: they differ in order and memory only."""
+        alike = (s for s in Schedule if s.splits_backward == self.splits_backward and s is not self)
+        return (self, *alike)
+
+    def warm_up(self, num_stages: int, stage: int) -> int:
+        """Forwards that a stage runs before its first backward."""
+        behind = num_stages - stage - 1
+        slack = {Schedule.SLACK_1: 1, Schedule.SLACK_2: 2}.get(self, 0)
+        return behind + min(slack, behind)
+
+    def in_flight(self, num_stages: int, stage: int) -> int:
+        """Micro-batches whose activations a stage holds at most. The late weight halves of a split backward keep up to
+        as many everywhere as the first stage has."""
+        return num_stages if self.splits_backward else self.warm_up(num_stages, stage) + 1
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ among them, so a mild or short slowness is not answered with a costly move.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from resihp_plan.check import check_program
@@ -16,12 +16,13 @@ from resihp_plan.cost import CostModel
 from resihp_plan.describe import describe_change
 from resihp_plan.memory import MemoryModel
 from resihp_plan.model import ModelSpec
-from resihp_plan.plan import ParallelPlan, ReplicaPlan, StagePlan
+from resihp_plan.plan import ParallelPlan, ReplicaPlan, Schedule, StagePlan
 from resihp_plan.planner.candidates import Search, arrangements
 from resihp_plan.planner.decision import Alternative, Decision, Infeasible, InfeasibleKind
+from resihp_plan.planner.effort import Effort, Switches
 from resihp_plan.planner.moving import Moving, moving
 from resihp_plan.planner.polish import polish
-from resihp_plan.planner.search import Effort, Switches, nodes_of, search
+from resihp_plan.planner.search import nodes_of, search
 from resihp_plan.planner.space import Shape, Space
 from resihp_plan.planner.tpgroups import GroupMaker
 from resihp_plan.program import program
@@ -81,15 +82,17 @@ def plan_change(
     price: Price | None = None,
     switches: Switches | None = None,
     effort: Effort | None = None,
+    schedules: Sequence[Schedule] | None = None,
     epoch: int | None = None,
     seed: int = SEED,
 ) -> Decision:
     """The best plan for devices at these speeds; the same plan (same epoch, same digest) if staying is best.
 
     `health`: rank -> p for ranks of the cluster (missing: 1; 0: lost). Ranks that `plan` does not use are idle or have
-    returned, and may join. `reference`: the healthy plan, for the bound and to grow back to (default:
-    `plan`). `memory`: limits that plans must keep. State is assumed to be recoverable. Device peaks of the cluster
-    multiply p.
+    returned, and may join. `reference`: the healthy plan, for the bound and to grow back to (default: `plan`).
+    `schedules`: those that may be chosen beside the plan's own, such as `plan.schedule.family` (default: none; whoever
+    started the job has chosen). `memory`: limits that plans must keep. State is assumed to be recoverable. Device peaks
+    of the cluster multiply p.
 
     Deterministic apart from `planning_s`. Raises `Infeasible` if no device is left or nothing fits into memory, and
     ValueError for ranks that the cluster does not know.
@@ -120,17 +123,25 @@ def plan_change(
         own_counts=chosen_switches.counts,
         layers_like=tuple(st.layer_stop - st.layer_start for st in plan.replicas[0].stages),
     )
+    peaks = cluster.speeds({})
+    nominal = space.at(GroupMaker(costs, workload.micro_batch, peaks, memory), plan.schedule)
+    allowed = tuple(schedules or ()) if chosen_switches.schedule else ()
     planning = _Planning(
         plan, model, cluster, usable, space, price or Price(), plan.epoch + 1 if epoch is None else epoch
     )
-    planning.propose(reference, chosen_switches, effort or Effort.for_devices(len(cluster.ranks)), seed)
+    planning.propose(
+        reference, chosen_switches, effort or Effort.for_devices(len(cluster.ranks)), seed, nominal, allowed
+    )
     if not planning.found:
         raise Infeasible(InfeasibleKind.MEMORY, f"nothing fits into the memory of {len(usable)} devices")
     best = planning.best()
     _prove(best.plan, model, usable, workload)
-    healthy = step_s_at(reference or plan, _fitted(workload, reference or plan), costs, cluster.speeds({}))
-    peaks = cluster.speeds({})
-    left = sum(speeds.get(r, 1.0) for r in usable) / sum(peaks.get(r, 1.0) for r in (reference or plan).world)
+    before = reference or plan
+    healthy = min(
+        step_s_at(replace(before, schedule=s), _fitted(workload, before), costs, peaks)
+        for s in {before.schedule, *allowed}
+    )
+    left = sum(speeds.get(r, 1.0) for r in usable) / sum(peaks.get(r, 1.0) for r in before.world)
     bound = workload.tokens / healthy * left
     return planning.decision(best, bound, clock() - started)
 
@@ -153,7 +164,8 @@ def shape_of(plan: ParallelPlan, maker: GroupMaker) -> Shape | None:
             groups.append(group)
         pipelines.append(tuple(groups))
     layers = tuple(tuple(st.layer_stop - st.layer_start for st in r.stages) for r in plan.replicas)
-    return Shape(tuple(pipelines), layers, tuple(r.num_micro_batches for r in plan.replicas), plan.schedule)
+    counts = tuple(r.num_micro_batches for r in plan.replicas)
+    return Shape(tuple(pipelines), layers, counts, plan.schedule, plan.migrations)
 
 
 class _Planning:
@@ -173,14 +185,22 @@ class _Planning:
         self.space, self.price, self.epoch = space, price, epoch
         self.found: dict[str, _Candidate] = {}
 
-    def propose(self, reference: ParallelPlan | None, switches: Switches, effort: Effort, seed: int) -> None:
+    def propose(
+        self,
+        reference: ParallelPlan | None,
+        switches: Switches,
+        effort: Effort,
+        seed: int,
+        nominal: Space,
+        schedules: Sequence[Schedule],
+    ) -> None:
         stay = None if set(self.plan.active) - self.usable else shape_of(self.plan, self.space.maker)
         if stay is not None and sum(stay.counts) == self.space.workload.num_micro_batches:
             standby_is_lost = set(self.plan.standby) - self.usable
             self.add("stay", stay, keep=not standby_is_lost)
             if switches.counts:
                 frozen = replace(self.space, own_layers=False)
-                self.add("micro-batches only", polish(frozen, stay, rounds=64))
+                self.add("micro-batches only", polish(frozen, replace(stay, migrations=()), rounds=64))
         spans = any(
             len({self.cluster.node_of[r] for r in st.ranks}) > 1 for rep in self.plan.replicas for st in rep.stages
         )
@@ -190,7 +210,9 @@ class _Planning:
         for base in bases:
             nodes = nodes_of(base, self.usable, self.cluster.node_of, spans=spans)
             # Each base has its own generator: one more base must not change what another one finds.
-            for f in search(base, nodes, self.space, random.Random(seed), effort, switches):
+            for f in search(
+                base, nodes, self.space, random.Random(seed), effort, switches, nominal=nominal, schedules=schedules
+            ):
                 self.add(f.name, f.shape, step_s=f.step_s)
         if switches == Switches() and len(self.cluster.ranks) <= SMALL:
             self._add_arrangements(spans)
@@ -213,7 +235,7 @@ class _Planning:
         """`keep`: the plan in force as it is; costs nothing."""
         working = {r for p in shape.pipelines for g in p for r in g.ranks}
         plan = self.plan if keep else shape.plan(self.epoch, sorted(self.usable - working))
-        if not keep and plan.replicas == self.plan.replicas and set(plan.world) == set(self.plan.world):
+        if not keep and _same(plan, self.plan):
             return  # the same again
         digest = plan.digest
         if digest in self.found:
@@ -271,6 +293,12 @@ class _Planning:
                 else f"takes {c.change_s:.2f} s, longer than the horizon"
             ),
         )
+
+
+def _same(a: ParallelPlan, b: ParallelPlan) -> bool:
+    """But for the epoch."""
+    same = a.replicas == b.replicas and a.migrations == b.migrations and a.schedule == b.schedule
+    return same and set(a.world) == set(b.world)
 
 
 def _placed(plan: ParallelPlan) -> tuple[tuple[StagePlan, ...], ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from resihp_plan.cluster import Cluster
 from resihp_plan.cost import CostModel
 from resihp_plan.memory import MemoryModel
 from resihp_plan.model import ModelSpec
-from resihp_plan.plan import ParallelPlan
+from resihp_plan.plan import ParallelPlan, Schedule
 from resihp_plan.planner.change import shape_of
 from resihp_plan.planner.decision import Infeasible, InfeasibleKind
 from resihp_plan.planner.initial import plan_initial
@@ -36,22 +37,29 @@ def tuned(
     cost: CostModel,
     *,
     memory: MemoryModel | None = None,
+    schedules: Sequence[Schedule] | None = None,
 ) -> tuple[ParallelPlan, float]:
     """`plan` with the best layers that all its equal replicas can have, and its predicted seconds.
+
+    `schedules`: others that may be taken.
 
     Without this the head makes the last stage of an even division the slowest, and any re-planned layout looks like a
     gain. Raises `Infeasible` (memory) if no division fits.
     """
     maker = GroupMaker(cost, workload.micro_batch, cluster.speeds({}), memory)
-    space = Space(maker, workload, plan.schedule)
     given = shape_of(plan, maker)
     assert given is not None  # a valid plan
-    shape = space.shape(given.pipelines)
-    if shape is None:
+    found: list[tuple[float, ParallelPlan]] = []
+    for schedule in (plan.schedule, *(s for s in schedules or () if s is not plan.schedule)):
+        space = Space(maker, workload, schedule)
+        shape = space.shape(given.pipelines)
+        if shape is not None:
+            best = polish(space, shape, rounds=32)
+            found.append((space.step_s(best), best.plan(plan.epoch, sorted(set(plan.standby)))))
+    if not found:
         raise Infeasible(InfeasibleKind.MEMORY, f"no division of {cost.model.num_layers} layers fits into the devices")
-    best = polish(space, shape, rounds=32)
-    standby = sorted(set(plan.standby))
-    return best.plan(plan.epoch, standby), space.step_s(best)
+    step_s, best_plan = min(found, key=lambda f: f[0])
+    return best_plan, step_s
 
 
 def choose_initial(

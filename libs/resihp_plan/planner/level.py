@@ -24,6 +24,8 @@ def level(
     (2, 4, 4)
     """
     n = len(each_s)
+    if n == 0:
+        return None if total else ()
     if n * least > total or (caps is not None and (sum(caps) < total or min(caps, default=0) < least)):
         return None
     counts = [least] * n

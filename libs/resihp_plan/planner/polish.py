@@ -15,7 +15,9 @@ SAME = 1e-9
 
 
 def polish(space: Space, shape: Shape, *, rounds: int = 12) -> Shape:
-    """A shape that is not slower; deterministic."""
+    """A shape that is not slower; deterministic. Shapes that exchange units stay as they are."""
+    if shape.migrations:
+        return shape
     for _ in range(rounds):
         better = _step(space, shape)
         if better is None:
@@ -59,8 +61,7 @@ def _shifted(space: Space, shape: Shape, pipeline: Pipeline, layers: Layers, cou
     trials = []
     for i in givers:
         for j in takers:
-            room = pipeline[j].max_layers(last + 1 - j, holds_vocabulary=j in (0, last))
-            if i != j and layers[j] < room:
+            if i != j and layers[j] < space.room(pipeline, j, shape.schedule):
                 trial = list(layers)
                 trial[i] -= 1
                 trial[j] += 1

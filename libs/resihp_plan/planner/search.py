@@ -1,7 +1,8 @@
 """Search over groups, their places, layers and micro-batches (design: section 8).
 
 From the cheapest change to the largest: groupings of each affected node (coordinate descent), assignments of all groups
-to replicas and stages, fewer replicas, random exchanges; the best few are then polished by exact times.
+to replicas and stages, fewer replicas, random exchanges; the best few are then polished by exact times. What other
+systems would do, exchanged units and other schedules come last (`extras`).
 Deterministic: the random generator is passed in, ties are ordered.
 """
 
@@ -9,59 +10,17 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
-from resihp_plan.plan import ParallelPlan
+from resihp_plan.plan import ParallelPlan, Schedule
 from resihp_plan.planner import assign
 from resihp_plan.planner.board import IMPROVEMENT, Board
+from resihp_plan.planner.effort import Effort, Switches
+from resihp_plan.planner.extras import Found, exchanges, reschedule, rivals
 from resihp_plan.planner.options import Grouping, Node, Slot, groupings
 from resihp_plan.planner.polish import polish
-from resihp_plan.planner.space import Pipeline, Shape, Space
-
-
-@dataclass(frozen=True)
-class Switches:
-    """Ingredients of the search; each can be switched off for an ablation."""
-
-    uneven_tp: bool = True
-    """Shares by speed and any degree; otherwise powers of two, even (paper, Eq. 4)."""
-    layers: bool = True
-    """Layers per replica; otherwise every replica keeps the layers that it had."""
-    counts: bool = True
-    regroup: bool = True
-    """Devices change groups inside a node, groups change places, replicas are given up."""
-    polish: bool = True
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How long the search may look."""
-
-    swaps: int = 200
-    compared: int = 6
-    """Arrangements whose exact time is worked out, best estimate first."""
-    polished: int = 4
-    polish_rounds: int = 12
-    descents: int = 2
-
-    @classmethod
-    def for_devices(cls, num_devices: int) -> Effort:
-        """Full effort up to 64 devices, less for more: what is left over is small there."""
-        if num_devices <= 64:
-            return cls(swaps=300)
-        if num_devices <= 512:
-            return cls(swaps=300, compared=5, polished=3, polish_rounds=8)
-        return cls(swaps=150, compared=2, polished=1, polish_rounds=1, descents=1)
-
-
-@dataclass(frozen=True)
-class Found:
-    """A shape with its exact step time; `name` says how it came about."""
-
-    name: str
-    shape: Shape
-    step_s: float
+from resihp_plan.planner.space import Pipeline, Space
+from resihp_plan.planner.tpgroups import TpGroup
 
 
 def nodes_of(plan: ParallelPlan, usable: Collection[int], node_of: Mapping[int, str], *, spans: bool) -> list[Node]:
@@ -86,8 +45,14 @@ def search(
     rng: random.Random,
     effort: Effort,
     switches: Switches,
+    *,
+    nominal: Space,
+    schedules: Sequence[Schedule] = (),
 ) -> list[Found]:
-    """Everything worth comparing, fastest first; empty if nothing fits into memory."""
+    """Everything worth comparing, fastest first; empty if nothing fits into memory.
+
+    `nominal`: the space of healthy devices; `schedules`: others that may be taken than the space's.
+    """
     replicas = len(plan.replicas)
     options = [_options(plan, node, space, switches) for node in nodes]
     chosen = [o[0] for o in options]
@@ -108,7 +73,25 @@ def search(
         for name, each in boards[:2]:
             each.swap_at_random(rng, effort.swaps)
             found.setdefault(each.result, f"{name}, exchanges")
-    return _finish(found, space, effort, switches)
+    results = _finish(found, space, effort, switches)
+    homes = [_at_home(plan, placed), _at_home(plan, {s: g for o in options for s, g in o[0].items()})]
+    for schedule in dict.fromkeys((space.schedule, *schedules)):
+        here = space.under(schedule)
+        if switches.rivals:
+            results += rivals(plan, here, nominal.under(schedule))
+        for groups in homes if switches.migration else ():
+            best_s = min((f.step_s for f in results), default=float("inf"))
+            results += exchanges(plan, groups, here, best_s, effort, with_rivals=switches.rivals)
+    results += reschedule(sorted(results, key=_step_s), schedules, space, effort, switches)
+    return sorted(results, key=_step_s)
+
+
+def _step_s(found: Found) -> float:
+    return found.step_s
+
+
+def _at_home(plan: ParallelPlan, placed: Grouping) -> list[list[TpGroup | None]]:
+    return [[placed.get((a, s)) for s in range(len(rep.stages))] for a, rep in enumerate(plan.replicas)]
 
 
 def _options(plan: ParallelPlan, node: Node, space: Space, switches: Switches) -> list[Grouping]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from resihp_plan.cost import CostModel
-from resihp_plan.plan import ParallelPlan, ReplicaPlan, Schedule, StagePlan
+from resihp_plan.edges import Place
+from resihp_plan.plan import Migration, ParallelPlan, ReplicaPlan, Schedule, StagePlan
+from resihp_plan.planner.exchange import exchange_s
 from resihp_plan.planner.level import level
 from resihp_plan.planner.timeline import timeline
 from resihp_plan.planner.tpgroups import GroupMaker, TpGroup, layer_elements, vocabulary_elements
@@ -48,6 +50,12 @@ class Shape:
     layers: tuple[Layers, ...]
     counts: tuple[int, ...]
     schedule: Schedule = Schedule.ONE_F_ONE_B
+    migrations: tuple[Migration, ...] = ()
+
+    @property
+    def mixed(self) -> frozenset[int]:
+        """Replicas that execute units of each other."""
+        return frozenset(r for m in self.migrations for r in (m.replica, m.executor))
 
     def plan(self, epoch: int, standby: Sequence[int]) -> ParallelPlan:
         return ParallelPlan(
@@ -55,6 +63,7 @@ class Shape:
             replicas=tuple(
                 ReplicaPlan(_stages(p, n), m) for p, n, m in zip(self.pipelines, self.layers, self.counts, strict=True)
             ),
+            migrations=self.migrations,
             standby=tuple(standby),
             schedule=self.schedule,
         )
@@ -75,6 +84,7 @@ class Space:
     maker: GroupMaker
     workload: Workload
     schedule: Schedule = Schedule.ONE_F_ONE_B
+    """Under which shapes are made; `search` then tries others."""
     own_layers: bool = True
     """Replicas may divide their layers differently (ablation: `layers_like`)."""
     own_counts: bool = True
@@ -83,6 +93,14 @@ class Space:
     _worth: dict[tuple[int, ...], Worth | None] = field(default_factory=dict)
     _exact: dict[tuple[Schedule, tuple[int, ...], Layers, int], float] = field(default_factory=dict)
     _stage: dict[tuple[int, int, bool, tuple[OpKind, ...]], tuple[float, ...]] = field(default_factory=dict)
+
+    def at(self, maker: GroupMaker, schedule: Schedule) -> Space:
+        """The same rules for groups of another maker; nothing is remembered."""
+        return Space(maker, self.workload, schedule, self.own_layers, self.own_counts, self.layers_like)
+
+    def under(self, schedule: Schedule) -> Space:
+        """The same space for another schedule; exact times are shared."""
+        return self if schedule is self.schedule else replace(self, schedule=schedule, _worth={})
 
     @property
     def cost(self) -> CostModel:
@@ -101,7 +119,7 @@ class Space:
         each = [g.layer_s for g in pipeline]
         caps = None
         if self.maker.memory is not None:
-            caps = [g.max_layers(last + 1 - s, holds_vocabulary=s in (0, last)) for s, g in enumerate(pipeline)]
+            caps = [self.room(pipeline, s, self.schedule) for s in range(last + 1)]
         layers: Layers | None
         if not self.own_layers and self.layers_like is not None and len(self.layers_like) == len(pipeline):
             layers = self.layers_like
@@ -111,11 +129,23 @@ class Space:
             layers = level(head, each, self.cost.model.num_layers, least=1, caps=caps)
         return None if layers is None else self.worth_of(pipeline, layers)
 
+    def room(self, pipeline: Pipeline, stage: int, schedule: Schedule) -> int:
+        """Layers that the stage can hold under a schedule."""
+        num_stages = len(pipeline)
+        in_flight = schedule.in_flight(num_stages, stage)
+        return pipeline[stage].max_layers(in_flight, holds_vocabulary=stage in (0, num_stages - 1))
+
+    def fits(self, shape: Shape) -> bool:
+        """Whether everybody's memory is large enough under the shape's schedule."""
+        return self.maker.memory is None or all(
+            n <= self.room(p, s, shape.schedule)
+            for p, layers in zip(shape.pipelines, shape.layers, strict=True)
+            for s, n in enumerate(layers)
+        )
+
     def worth_of(self, pipeline: Pipeline, layers: Layers) -> Worth:
         """The estimate with these layers."""
-        last = len(pipeline) - 1
-        seconds = [g.layer_s * n for g, n in zip(pipeline, layers, strict=True)]
-        seconds[last] += pipeline[last].head_s
+        seconds = self.unit_s(pipeline, layers)
         return Worth(
             layers, sum(seconds) + sum(map(sum, self._transfers(pipeline))), max(seconds), self._most(pipeline, layers)
         )
@@ -176,8 +206,56 @@ class Space:
 
     def step_s(self, shape: Shape) -> float:
         """Exact pipelines, estimated synchronisation."""
-        times = self.replica_s(shape, list(zip(shape.pipelines, shape.layers, shape.counts, strict=True)))
+        mixed = shape.mixed
+        alone = [
+            each
+            for a, each in enumerate(zip(shape.pipelines, shape.layers, shape.counts, strict=True))
+            if a not in mixed
+        ]
+        times = self.replica_s(shape, alone)
+        if mixed:
+            times.append(self._exchange_s(shape, mixed))
         return max(times) + self.sync_s(shape)
+
+    def _exchange_s(self, shape: Shape, mixed: frozenset[int]) -> float:
+        split = shape.schedule.splits_backward
+        halves = (OpKind.BACKWARD_INPUT, OpKind.BACKWARD_WEIGHT) if split else (OpKind.BACKWARD,)
+        kinds = (OpKind.FORWARD, *halves)
+
+        def seconds(at: Place) -> dict[OpKind, float]:
+            pipeline, layers = shape.pipelines[at.replica], shape.layers[at.replica]
+            last = at.stage == len(pipeline) - 1
+            return dict(zip(kinds, self._stage_s(pipeline[at.stage], layers[at.stage], last, kinds), strict=True))
+
+        def transfer_s(a: Place, b: Place) -> float:
+            senders, receivers = (len(shape.pipelines[p.replica][p.stage].ranks) for p in (a, b))
+            return self.cost.transfer_s(senders, receivers, self.workload.tokens_per_micro_batch)
+
+        return exchange_s(shape.plan(0, ()), mixed, seconds, transfer_s)
+
+    def least_s(self, shape: Shape) -> float:
+        """No schedule is faster: a group starts after the stages before it and ends before their backward, with all of
+        its units in between; and a micro-batch passes all stages. Cheap; for shapes that exchange units."""
+        unit_s = [self.unit_s(p, n) for p, n in zip(shape.pipelines, shape.layers, strict=True)]
+        units = {(a, s): shape.counts[a] for a, row in enumerate(unit_s) for s in range(len(row))}
+        for m in shape.migrations:
+            units[m.replica, m.stage] -= 1
+            units[m.executor, m.stage] += 1
+        num_stages = max(map(len, unit_s))
+        best = [min(row[s] for row in unit_s if s < len(row)) for s in range(num_stages)]
+        if any(len(row) < num_stages for row in unit_s):
+            best = [0.0] * num_stages  # a short replica's stages are others
+        # The weight halves of a split backward hold up nobody.
+        ratio, split = self.cost.backward_ratio, shape.schedule.splits_backward
+        before, through = (1 / (1 + ratio), (1 + ratio / 2) / (1 + ratio)) if split else (1.0, 1.0)
+        longest = max(sum(best[:s]) * before + n * unit_s[a][s] for (a, s), n in units.items() if n)
+        return max(longest, sum(best) * through) + self.sync_s(shape)
+
+    def unit_s(self, pipeline: Pipeline, layers: Layers) -> list[float]:
+        """Per stage: forward and backward of one micro-batch."""
+        seconds = [g.layer_s * n for g, n in zip(pipeline, layers, strict=True)]
+        seconds[-1] += pipeline[-1].head_s
+        return seconds
 
     def sync_s(self, shape: Shape) -> float:
         most = max(self._most(p, n) for p, n in zip(shape.pipelines, shape.layers, strict=True))

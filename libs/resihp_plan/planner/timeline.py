@@ -1,20 +1,21 @@
 """Many simulations of one program at once: the dependencies are worked out once, the times by numpy for a whole batch.
 
-The schedule comes from `program`, the semantics are those of `simulate` (paper, Eq. 2); a test keeps the two equal. It
-covers replicas that do not exchange work, whose micro-batches are all alike: what the planner compares.
+The schedule is that of `program` (`orders`), the semantics are those of `simulate` (paper, Eq. 2); a test keeps the two
+equal. It covers replicas that do not exchange work, whose micro-batches are all alike: what the planner compares.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+import itertools
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from resihp_plan.plan import ParallelPlan, ReplicaPlan, Schedule, StagePlan
-from resihp_plan.program import MATCHING_SEND, Op, OpKind, program
+from resihp_plan.operation import OpKind
+from resihp_plan.orders import Computation, order
+from resihp_plan.plan import Schedule
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -22,13 +23,17 @@ Ints = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class _Level:
-    """Operations that depend only on earlier levels: [operation, predecessor]."""
+    """Operations that depend only on earlier levels; each has a predecessor on its own stage and one elsewhere."""
 
-    nodes: Ints
-    before: Ints
-    """Predecessors; the node before all (time 0) fills the rows up."""
+    start: int
+    stop: int
+    """Operations are numbered level by level."""
+    own: Ints
+    """The operation before it on its stage; the start of everything (time 0) for the first."""
+    other: Ints
+    """The operation of the neighbouring stage for whose result it waits, or the start of everything."""
     edge: Ints
-    """Column of the transfer that each predecessor's result takes; the last column is 0 seconds."""
+    """Column of that transfer; the last column is 0 seconds."""
     seconds: Ints
     """Column of each operation's duration."""
 
@@ -54,13 +59,14 @@ class Timeline:
         edges = np.vstack([transfer_s[0].T, transfer_s[1].T, np.zeros((1, batch))])
         stop = np.zeros((self.num_nodes + 1, batch))  # the last row is the start of everything
         for level in self.levels:
-            arrived = stop[level.before] + edges[level.edge]
-            stop[level.nodes] = arrived.max(axis=1) + seconds[level.seconds]
+            arrived = stop[level.other] + edges[level.edge]
+            np.maximum(arrived, stop[level.own], out=arrived)
+            np.add(arrived, seconds[level.seconds], out=stop[level.start : level.stop])
         found: Floats = stop.max(axis=0)
         return found
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def timeline(schedule: Schedule, num_stages: int, num_micro_batches: int) -> Timeline:
     """The timeline of a replica. Raises ValueError for a schedule whose program waits for ever.
 
@@ -68,81 +74,74 @@ def timeline(schedule: Schedule, num_stages: int, num_micro_batches: int) -> Tim
     >>> float(t.makespan_s(np.array([[[1.0] * 3], [[2.0] * 3]]), np.zeros((2, 1, 2)))[0])  # (M + P - 1) * (f + b)
     18.0
     """
-    stages = tuple(StagePlan(s, s + 1, (s,), (1,)) for s in range(num_stages))
-    alone = ParallelPlan(0, (ReplicaPlan(stages, num_micro_batches),), schedule=schedule)
-    ops = program(alone).ops
-    return _Compiler([ops[s] for s in range(num_stages)]).compile()
+    lanes = [list(order(schedule, num_stages, s, num_micro_batches)) for s in range(num_stages)]
+    return _Compiler(lanes, num_micro_batches).compile()
 
 
 class _Compiler:
     """Runs the program once, symbolically: who waits for whom."""
 
-    def __init__(self, lanes: list[tuple[Op, ...]]) -> None:
-        self.lanes = lanes
-        self.kinds = tuple(k for k in OpKind if k.is_compute and any(op.kind is k for lane in lanes for op in lane))
-        self.before: list[list[tuple[int, int]]] = []
+    def __init__(self, lanes: list[list[Computation]], count: int) -> None:
+        self.lanes, self.count = lanes, count
+        present = {kind for kind, _ in lanes[0]}
+        self.kinds = tuple(k for k in OpKind if k in present)
+        self.own: list[int] = []
+        self.other: list[int] = []
+        self.edge: list[int] = []
         self.column: list[int] = []
         self.depth: list[int] = []
 
     def compile(self) -> Timeline:
+        """Visits stages until none gets further; a stage stops at what it must wait for."""
         num_stages = len(self.lanes)
-        sent: dict[tuple[OpKind, int, int], deque[int]] = defaultdict(deque)
-        position = [0] * num_stages
-        last: list[int | None] = [None] * num_stages
-        arrived: list[list[tuple[int, int]]] = [[] for _ in self.lanes]
+        forward = [[-1] * self.count for _ in range(num_stages)]
+        backward = [[-1] * self.count for _ in range(num_stages)]
+        position, last = [0] * num_stages, [-1] * num_stages
         moved = True
         while moved:
             moved = False
             for s, lane in enumerate(self.lanes):
-                while position[s] < len(lane):
-                    op = lane[position[s]]
-                    if op.kind.is_compute:
-                        previous = last[s]
-                        before = arrived[s] if previous is None else [(previous, 2 * (num_stages - 1)), *arrived[s]]
-                        last[s] = self._add(before, self.kinds.index(op.kind) * num_stages + s)
-                        arrived[s] = []
-                    elif op.kind.is_send:
-                        node = last[s]
-                        assert node is not None
-                        assert op.peer is not None
-                        assert not arrived[s]
-                        sent[op.kind, s, op.peer.stage].append(node)
-                    else:
-                        assert op.peer is not None
-                        queue = sent[MATCHING_SEND[op.kind], op.peer.stage, s]
-                        if not queue:
-                            break
-                        first = 0 if op.kind is OpKind.RECV_ACT else num_stages - 1
-                        arrived[s].append((queue.popleft(), first + min(s, op.peer.stage)))
-                    position[s] += 1
-                    moved = True
+                start = i = position[s]
+                while i < len(lane):
+                    kind, m = lane[i]
+                    edge, other = 2 * (num_stages - 1), -1
+                    if kind is OpKind.FORWARD:
+                        if s > 0:
+                            edge, other = s - 1, forward[s - 1][m]
+                    elif kind is not OpKind.BACKWARD_WEIGHT and s + 1 < num_stages:
+                        edge, other = num_stages - 1 + s, backward[s + 1][m]
+                    if other < 0 and edge < 2 * (num_stages - 1):
+                        break
+                    last[s] = self._add(last[s], other, edge, self.kinds.index(kind) * num_stages + s)
+                    if kind is OpKind.FORWARD:
+                        forward[s][m] = last[s]
+                    elif kind is not OpKind.BACKWARD_WEIGHT:
+                        backward[s][m] = last[s]
+                    i += 1
+                position[s] = i
+                moved = moved or i > start
         if any(p < len(lane) for p, lane in zip(position, self.lanes, strict=True)):
             raise ValueError("program waits for ever")
-        return Timeline(num_stages, self.kinds, len(self.before), self._levels())
+        return Timeline(num_stages, self.kinds, len(self.own), self._levels())
 
-    def _add(self, before: list[tuple[int, int]], column: int) -> int:
-        self.before.append(before)
+    def _add(self, own: int, other: int, edge: int, column: int) -> int:
+        self.own.append(own)
+        self.other.append(other)
+        self.edge.append(edge)
         self.column.append(column)
-        self.depth.append(1 + max((self.depth[n] for n, _ in before), default=-1))
-        return len(self.before) - 1
+        before = max(self.depth[own] if own >= 0 else -1, self.depth[other] if other >= 0 else -1)
+        self.depth.append(before + 1)
+        return len(self.own) - 1
 
     def _levels(self) -> tuple[_Level, ...]:
-        by_depth: dict[int, list[int]] = defaultdict(list)
-        for node, depth in enumerate(self.depth):
-            by_depth[depth].append(node)
-        start, free = len(self.before), 2 * (len(self.lanes) - 1)
-        levels = []
-        for depth in sorted(by_depth):
-            nodes = by_depth[depth]
-            width = max(1, *(len(self.before[n]) for n in nodes))
-            rows = [[*self.before[n], *[(start, free)] * (width - len(self.before[n]))] for n in nodes]
-            table = np.array(rows, dtype=np.intp)
-            levels.append(
-                _Level(
-                    np.array(nodes, dtype=np.intp),
-                    table[:, :, 0],
-                    table[:, :, 1],
-                    np.array([self.column[n] for n in nodes], dtype=np.intp),
-                )
-            )
-        return tuple(levels)
+        depth = np.array(self.depth, dtype=np.intp)
+        by_level = np.argsort(depth, kind="stable")
+        number = np.empty(len(depth) + 1, dtype=np.intp)  # old -> new; the last entry (-1) is the start of everything
+        number[by_level] = np.arange(len(depth))
+        number[-1] = len(depth)
+        own, other = (number[np.array(x, dtype=np.intp)][by_level] for x in (self.own, self.other))
+        edge, column = (np.array(x, dtype=np.intp)[by_level] for x in (self.edge, self.column))
+        bounds = np.concatenate([[0], np.cumsum(np.bincount(depth))])
+        return tuple(
+            _Level(int(a), int(b), own[a:b], other[a:b], edge[a:b], column[a:b]) for a, b in itertools.pairwise(bounds)
+        )

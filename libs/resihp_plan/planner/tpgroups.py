@@ -73,6 +73,9 @@ class GroupMaker:
     def speed(self, rank: int) -> float:
         return speed_of(rank, self.health)
 
+    def is_up(self, rank: int) -> bool:
+        return (self.health or {}).get(rank, 1.0) > 0.0
+
     def given(self, ranks: Sequence[int], weights: Sequence[int]) -> TpGroup | None:
         """The group with exactly these weights; None if the model has no unit for somebody."""
         shares_ = tuple(weights)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from resihp_plan import Cluster, CostModel, MemoryModel, Workload, validate
+from resihp_plan import Cluster, CostModel, MemoryModel, Schedule, Workload, validate
 from resihp_plan.planner import Infeasible, step_s_at
 from resihp_plan.planner.choose import choose_initial, tuned
 from resihp_plan.planner.lifetime import Fault, Pauses, generate, live, read_node_faults
@@ -17,7 +17,7 @@ from support.plans import DEMO_MODEL, demo_plan
 CLUSTER = Cluster.of(8, devices_per_node=4)
 WORKLOAD = Workload.typical(16, 128)
 COST = CostModel.for_model(DEMO_MODEL)
-PLAN, HEALTHY_S = tuned(demo_plan(), CLUSTER, WORKLOAD, COST)
+PLAN, HEALTHY_S = tuned(demo_plan(), CLUSTER, WORKLOAD, COST, schedules=Schedule.ONE_F_ONE_B.family)
 ARENA = Arena(PLAN, CLUSTER, WORKLOAD, COST)
 BEST_S = min(HEALTHY_S, evaluate(Policy.RESIHP, ARENA, {}).step_s or HEALTHY_S)
 """Best-known healthy plan: the search may find unlike replicas that suit these few micro-batches better."""
@@ -35,11 +35,11 @@ def test_no_faulted_case_beats_the_healthy_one(policy: Policy) -> None:
     assert evaluate(policy, ARENA, {}).step_s == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_search_is_not_slower_than_the_policies_whose_plans_it_could_make() -> None:
+def test_the_search_is_not_slower_than_any_policy() -> None:
     for health in CASES:
         ours = evaluate(Policy.RESIHP, ARENA, health).step_s
         assert ours is not None
-        for policy in (Policy.STATIC, Policy.RESTART, Policy.OOBLECK, Policy.GREYHOUND, Policy.S_OOBLECK):
+        for policy in Policy:
             other = evaluate(policy, ARENA, health).step_s
             assert other is None or ours <= other * (1 + 1e-9), (policy, health)
 

@@ -1,0 +1,209 @@
+"""What other systems would make of a plan and the devices' speeds, as shapes: rivals in comparisons, and candidates of
+our own search, which therefore is never worse than they are.
+
+Sources and simplifications are in `policies.Policy`. A TP group that lost all its members, or that its policy drops, is
+kept as a place without work (`_empty`): the plan's form needs one, nothing runs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from math import inf
+
+from resihp_plan.plan import Migration, ParallelPlan
+from resihp_plan.planner.level import level
+from resihp_plan.planner.migrate import algorithm_1, by_quota
+from resihp_plan.planner.polish import polish
+from resihp_plan.planner.space import Layers, Pipeline, Shape, Space
+from resihp_plan.planner.tpgroups import GroupMaker, TpGroup
+
+Groups = list[list[TpGroup | None]]
+"""[replica][stage] of the plan; None where nobody works."""
+DELTAS = (0, 1, 2)
+"""Of the paper's Algorithm 1, which does not state one; its example has 0."""
+
+
+def intact(plan: ParallelPlan, maker: GroupMaker) -> Groups:
+    """The plan's groups; None where a member is lost."""
+    return [
+        [maker.given(st.ranks, st.weights) if all(maker.is_up(r) for r in st.ranks) else None for st in rep.stages]
+        for rep in plan.replicas
+    ]
+
+
+def layers_of(plan: ParallelPlan) -> list[Layers]:
+    return [tuple(st.layer_stop - st.layer_start for st in rep.stages) for rep in plan.replicas]
+
+
+def static(plan: ParallelPlan, space: Space, *, by_speed: bool = False) -> Shape | None:
+    """Everything stays where it is; None if a member is lost. `by_speed`: but for the micro-batches (Greyhound)."""
+    groups = intact(plan, space.maker)
+    if any(g is None for rep in groups for g in rep):
+        return None
+    return _with_counts(space, [tuple(g for g in rep if g) for rep in groups], layers_of(plan), by_speed=by_speed)
+
+
+def restart(plan: ParallelPlan, space: Space) -> Shape | None:
+    """As many full replicas as the intact groups make."""
+    left = [g for rep in intact(plan, space.maker) for g in rep if g is not None]
+    layers = layers_of(plan)[0]
+    number = min(len(left) // len(layers), space.workload.num_micro_batches)
+    if number == 0:
+        return None
+    pipelines = [tuple(left[a * len(layers) : (a + 1) * len(layers)]) for a in range(number)]
+    return _with_counts(space, pipelines, [layers] * number, by_speed=False)
+
+
+def oobleck(plan: ParallelPlan, space: Space, nominal: Space, *, by_speed: bool = False) -> Shape | None:
+    """Damaged groups are dropped; shorter replicas get layers, and unless `by_speed` micro-batches, as if healthy.
+
+    `nominal`: the space of healthy devices.
+    """
+    kept: list[Pipeline] = []
+    layers: list[Layers] = []
+    counted = []
+    for rep, old in zip(intact(plan, space.maker), layers_of(plan), strict=True):
+        pipeline = tuple(g for g in rep if g is not None)
+        healthy = tuple(g for x in pipeline if (g := nominal.maker.given(x.ranks, x.weights)) is not None)
+        worth = nominal.worth(healthy) if healthy else None
+        if worth is not None:  # else: too few devices for the model
+            kept.append(pipeline)
+            layers.append(old if len(pipeline) == len(old) else worth.layers)
+            counted.append(worth)
+    if not kept:
+        return None
+    if by_speed:
+        return _with_counts(space, kept, layers, by_speed=True)
+    return Shape(tuple(kept), tuple(layers), nominal.counts(counted), space.schedule)
+
+
+def recycle(plan: ParallelPlan, space: Space, *, by_speed: bool = False) -> Shape | None:
+    """Micro-batches of a damaged group go evenly to the same stage of other replicas; None if no replica has it.
+    `by_speed`: micro-batches per replica by Greyhound's integer redistribution, as a descent."""
+    groups = intact(plan, space.maker)
+    layers = layers_of(plan)
+    if len(set(layers)) > 1 or any(all(rep[s] is None for rep in groups) for s in range(len(layers[0]))):
+        return None
+    total, replicas = space.workload.num_micro_batches, len(groups)
+
+    def made(counts: Sequence[int]) -> Shape:
+        return _rerouted(space, groups, layers[0], counts)
+
+    counts = list(_even(total, replicas))
+    seconds = space.least_s(made(counts)) if by_speed else 0.0
+    while by_speed:
+        trials = [
+            [c + (a == y) - (a == x) for a, c in enumerate(counts)]
+            for x in range(replicas)
+            for y in range(replicas)
+            if x != y and counts[x] > 0
+        ]
+        best = min(trials, key=lambda c: space.least_s(made(c)), default=counts)
+        better = space.least_s(made(best))
+        if better >= seconds * (1 - 1e-9):
+            break
+        counts, seconds = best, better
+    return made(counts)
+
+
+def resihp_paper(
+    plan: ParallelPlan, space: Space, hopeful: Callable[[float], bool] = lambda _: True
+) -> Iterator[Shape]:
+    """ResiHP's candidates: power-of-two exclusion per group, one of three layer divisions for all replicas, units by
+    quota or by Algorithm 1. `hopeful`: as in `exchanging`."""
+    groups: Groups = [
+        [_excluded(space.maker, [r for r in st.ranks if space.maker.is_up(r)]) for st in rep.stages]
+        for rep in plan.replicas
+    ]
+    yield from exchanging(space, groups, layers_of(plan)[0], hopeful)
+
+
+def exchanging(
+    space: Space,
+    groups: Groups,
+    tuned: Layers,
+    hopeful: Callable[[float], bool] = lambda _: True,
+    deltas: Sequence[int] = DELTAS,
+) -> Iterator[Shape]:
+    """Shapes whose replicas all have the same layers and exchange units: every layer rule, quotas and Algorithm 1 with
+    these deltas. `hopeful(seconds)`: whether shapes that take at least so long are wanted."""
+    if any(len(rep) != len(tuned) for rep in groups) or any(
+        all(rep[s] is None for rep in groups) for s in range(len(tuned))
+    ):
+        return
+    counts = _even(space.workload.num_micro_batches, len(groups))
+    for layers in _common_layers(space, groups, tuned):
+        pipelines = tuple(_filled(groups, a) for a in range(len(groups)))
+        shape = Shape(pipelines, (layers,) * len(groups), tuple(counts), space.schedule)
+        if not space.fits(shape):
+            continue
+        unit_s = [space.unit_s(p, layers) for p in pipelines]
+        total = space.workload.num_micro_batches
+        if not hopeful(max(total / sum(1.0 / row[s] for row in unit_s) for s in range(len(layers)))):
+            continue
+        found = [by_quota(unit_s, counts), by_quota(unit_s, counts, sparing=True)]
+        found += [algorithm_1(shape.plan(0, ()), unit_s, space.cost.backward_ratio, d) for d in deltas]
+        yield from (replace(shape, migrations=m) for m in dict.fromkeys(found) if m is not None)
+
+
+def _with_counts(space: Space, pipelines: Sequence[Pipeline], layers: Sequence[Layers], *, by_speed: bool) -> Shape:
+    """Micro-batches even, or by speed."""
+    even = _even(space.workload.num_micro_batches, len(pipelines))
+    shape = Shape(tuple(pipelines), tuple(layers), even, space.schedule)
+    if not by_speed:
+        return shape
+    worths = [space.worth_of(p, n) for p, n in zip(pipelines, layers, strict=True)]
+    return polish(replace(space, own_layers=False), replace(shape, counts=space.counts(worths)), rounds=32)
+
+
+def _rerouted(space: Space, groups: Groups, layers: Layers, counts: Sequence[int]) -> Shape:
+    """Units of places without a group, evenly to the other replicas' places of that stage."""
+    moved = []
+    for s in range(len(layers)):
+        alive = [a for a, rep in enumerate(groups) if rep[s] is not None]
+        lost = [(a, m) for a, n in enumerate(counts) if a not in alive for m in range(n)]
+        moved += [Migration(a, s, m, alive[i % len(alive)]) for i, (a, m) in enumerate(lost)]
+    pipelines = tuple(_filled(groups, a) for a in range(len(groups)))
+    return Shape(pipelines, (layers,) * len(groups), tuple(counts), space.schedule, tuple(moved))
+
+
+def _filled(groups: Groups, a: int) -> Pipeline:
+    """The replica's groups, with a place without work where there is none."""
+    some = [next(g for rep in groups if (g := rep[s]) is not None) for s in range(len(groups[a]))]
+    return tuple(g or _empty(some[s], a, s) for s, g in enumerate(groups[a]))
+
+
+def _empty(like: TpGroup, a: int, s: int) -> TpGroup:
+    """Ranks below zero belong to nobody."""
+    return replace(like, ranks=(-1 - (a << 16) - s,), weights=(1,), layer_s=inf, head_s=inf, kind=-1)
+
+
+def _excluded(maker: GroupMaker, ranks: Sequence[int]) -> TpGroup | None:
+    """argmax over k = 2^q of k * (k-th largest p); all of them in an even group."""
+    order = sorted(ranks, key=lambda r: (-maker.speed(r), r))
+    degrees = [k for k in (1, 2, 4, 8, 16) if k <= len(order)]
+    if not degrees:
+        return None
+    k = max(degrees, key=lambda k: (k * maker.speed(order[k - 1]), k))
+    return maker.given(sorted(order[:k]), (1,) * k)
+
+
+def _common_layers(space: Space, groups: Groups, tuned: Layers) -> list[Layers]:
+    """As in the plan; by the stage's speed over all replicas; by its slowest group."""
+    num_layers, last = space.cost.model.num_layers, len(tuned) - 1
+    columns = [[g for rep in groups if (g := rep[s]) is not None] for s in range(last + 1)]
+    by_sum = [len(groups) / sum(1.0 / g.layer_s for g in column) for column in columns]
+    by_slowest = [max(g.layer_s for g in column) for column in columns]
+    head = [0.0] * last + [min(g.head_s for g in columns[last])]
+    in_flight = [space.schedule.in_flight(last + 1, s) for s in range(last + 1)]
+    caps = [
+        min(g.max_layers(in_flight[s], holds_vocabulary=s in (0, last)) for g in column)
+        for s, column in enumerate(columns)
+    ]
+    divisions = [tuned, *(level(head, each, num_layers, least=1, caps=caps) for each in (by_sum, by_slowest))]
+    return list(dict.fromkeys(d for d in divisions if d is not None))
+
+
+def _even(total: int, parts: int) -> tuple[int, ...]:
+    return tuple(total // parts + (i < total % parts) for i in range(parts))
