@@ -151,6 +151,10 @@ class JobLevel:
         """Whether every group here can be judged."""
         return self.level is None or self.level.is_learned
 
+    def members(self) -> dict[str, tuple[int, ...]]:
+        """Group of peers -> ranks of the present plan."""
+        return {group: tuple(map(int, names)) for group, names in peer_groups(self._shares).items()}
+
     def score(self, rank: int) -> tuple[float, float]:
         """p and confidence that it is slow, of one rank."""
         p, _, _, confidence = self._slow().get(rank, HEALTHY)

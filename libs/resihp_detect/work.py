@@ -20,16 +20,15 @@ class Share:
 
     group: str
     """Its peers: the same stage of all replicas."""
-    per_unit: float
-    """Layers, per micro-batch."""
     per_token: float
-    """Whole layers, per token (the output head counts as a part of one)."""
+    """Whole layers, per token and per micro-batch (the output head counts as a part of one). One number for both: in
+    work packed to a fixed budget nobody can tell the two apart, so they must be carried over alike."""
     per_square: float
     """Whole layers' attention, per squared token of a document."""
 
     def work(self, num_units: int, tokens: int, sum_sq_len: int) -> tuple[float, float, float]:
         """Features of `DeviceLevel`: micro-batches, tokens, squared lengths, each in whole layers."""
-        return num_units * self.per_unit, tokens * self.per_token, sum_sq_len * self.per_square
+        return num_units * self.per_token, tokens * self.per_token, sum_sq_len * self.per_square
 
 
 def shares(plan: ParallelPlan, model: ModelSpec) -> Mapping[int, Share]:
@@ -42,7 +41,6 @@ def shares(plan: ParallelPlan, model: ModelSpec) -> Mapping[int, Share]:
             for rank, line in zip(stage.ranks, lines, strict=True):
                 found[rank] = Share(
                     f"s{s}",
-                    float(stage.layer_stop - stage.layer_start),
                     line.per_token / (cost.attention_s + cost.mlp_s),
                     line.per_square / cost.square_s,
                 )
@@ -51,7 +49,7 @@ def shares(plan: ParallelPlan, model: ModelSpec) -> Mapping[int, Share]:
 
 def peer_groups(found: Mapping[int, Share]) -> dict[str, tuple[str, ...]]:
     """Group -> device names (ranks as text), in order of ranks."""
-    groups: dict[str, tuple[str, ...]] = {}
+    groups: dict[str, list[str]] = {}
     for rank in sorted(found):
-        groups[found[rank].group] = (*groups.get(found[rank].group, ()), str(rank))
-    return dict(sorted(groups.items()))
+        groups.setdefault(found[rank].group, []).append(str(rank))
+    return {group: tuple(groups[group]) for group in sorted(groups)}

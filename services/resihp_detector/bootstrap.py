@@ -6,6 +6,7 @@ from resihp_bus import Bus, JetStreamBus
 from resihp_chassis import Service
 from resihp_detector.detector import SOURCE, Detector, serve
 from resihp_detector.settings import DetectorSettings
+from resihp_detector.watch import HealthWatch
 
 
 async def run(service: Service[DetectorSettings], *, bus: Bus | None = None) -> None:
@@ -16,18 +17,23 @@ async def run(service: Service[DetectorSettings], *, bus: Bus | None = None) -> 
     try:
         service.watch_bus(messages)
         detector = Detector(settings, messages, service.clock, incarnation=service.incarnation)
-        _export(detector, service)
-        await serve(detector, service.stopping, service.ready, service.health.watch("judge", settings.stuck_after_s))
+        watch = HealthWatch(settings, messages, service.clock, detector.say, detector.wrap)
+        _export(detector, watch, service)
+        await serve(
+            detector, watch, service.stopping, service.ready, service.health.watch("judge", settings.stuck_after_s)
+        )
     finally:
         await messages.close()
 
 
-def _export(detector: Detector, service: Service[DetectorSettings]) -> None:
+def _export(detector: Detector, watch: HealthWatch, service: Service[DetectorSettings]) -> None:
     for what, text, read in (
         ("verdicts_count", "Failure events published.", lambda: detector.num_verdicts),
         ("beats_count", "Node beats heard.", lambda: detector.num_beats),
         ("pardons_count", "Rounds in which silence did not count: bus down or process paused.",
          lambda: detector.num_pardons),
+        ("reports_count", "Reports of agents judged.", lambda: watch.num_reports),
+        ("unknown_reports_count", "Reports of epochs whose plan is not known.", lambda: watch.num_unknown),
         ("nodes_up_count", "Nodes whose agent is up.", lambda: sum(1 for _ in detector.picture.fleet.up())),
     ):  # fmt: skip
         service.metrics.gauge(what, text).set_function(read)

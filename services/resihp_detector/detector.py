@@ -16,6 +16,7 @@ from resihp_detector.links import Links
 from resihp_detector.picture import Picture
 from resihp_detector.settings import DetectorSettings
 from resihp_detector.verdicts import Conclusion
+from resihp_detector.watch import HealthWatch
 from resihp_messages import FLEET, AnyEnvelope, Body, Kind, event, request
 from resihp_messages.report import NodeBeat
 
@@ -52,6 +53,9 @@ class Detector:
         """Learn what was, subscribe to what will be. The bus must be connected."""
         for kind in (Kind.EVENT, Kind.ACK):  # before any beat: an old start must not seem newer than a live one
             await self._replay(kind)
+        if self._settings.partition:  # workers and nodes are watched by the first of them
+            await self._bus.listen(Kind.EVENT, self._on_ack)
+            return
         self.picture.fleet.forgive(self._now())
         await self._bus.listen(Kind.BEAT, self._on_beat)
         await self._bus.listen(Kind.ACK, self._on_ack)
@@ -63,7 +67,8 @@ class Detector:
         while True:
             turn()
             try:
-                await self.judge()
+                if not self._settings.partition:
+                    await self.judge()
             except BusUnavailable as error:  # the same conclusion comes again in the next round, with the same id
                 log.warning("verdict_delayed", error=str(error))
             await self._clock.sleep(self._settings.judge_period_s)
@@ -72,7 +77,7 @@ class Detector:
         """One look at open suspicions and at everybody's silence. Raises `BusUnavailable`."""
         self._forgive_if_deaf()
         for suspicion in self.picture.links.due(self._now()):
-            await self._say(verdicts.of_link(suspicion))
+            await self.say(verdicts.of_link(suspicion))
             self.picture.links.settled(suspicion.job, suspicion.epoch)
         for start in self.picture.fleet.replaced():
             await self._give_up(start, replaced=True)
@@ -112,7 +117,8 @@ class Detector:
 
     async def _on_exit(self, envelope: AnyEnvelope, exited: event.WorkerExited) -> None:
         stalled = self.picture.stalls.get((envelope.job, exited.rank, exited.pid))
-        await self._say(verdicts.of_exit(envelope, exited, stalled))
+        incident = self.picture.slow.get((envelope.job, exited.rank))
+        await self.say(verdicts.of_exit(envelope, exited, stalled, incident))
         self.picture.stalls.pop((envelope.job, exited.rank, exited.pid), None)
 
     async def _on_beat(self, envelope: AnyEnvelope) -> None:
@@ -124,7 +130,7 @@ class Detector:
             await self._echo(start)
 
     async def _answer_probe(self, envelope: AnyEnvelope) -> AnyEnvelope:
-        return self._wrap(request.Reply(accepted=True), job=envelope.job)
+        return self.wrap(request.Reply(accepted=True), job=envelope.job)
 
     # --- silence --------------------------------------------------------------------------------------------------
 
@@ -164,7 +170,7 @@ class Detector:
         ]
 
     async def _hears_itself(self) -> bool:
-        probe = self._wrap(request.Probe(), job=FLEET)
+        probe = self.wrap(request.Probe(), job=FLEET)
         try:
             await self._bus.request(probe, detail=self._probe, timeout_s=self._settings.probe_timeout_s)
         except BusError:
@@ -177,7 +183,7 @@ class Detector:
         """One event for each job with devices there, then one for the fleet, which says that all have been told."""
         now_s, bound_s = self._now(), self.picture.fleet.bound_s(start)
         for job, ranks in (*ranks_of(start), (FLEET, ())):
-            await self._say(verdicts.of_node(start, job, ranks, now_s=now_s, bound_s=bound_s, replaced=replaced))
+            await self.say(verdicts.of_node(start, job, ranks, now_s=now_s, bound_s=bound_s, replaced=replaced))
             self.picture.links.died(job, 0, now_s)
         self.picture.fleet.lost(start.node, start.incarnation)
         self._suspects.pop((start.node, start.incarnation), None)
@@ -196,20 +202,20 @@ class Detector:
         except BusUnavailable:
             return
 
-    async def _say(self, conclusion: Conclusion) -> None:
+    async def say(self, conclusion: Conclusion) -> None:
         """Publish unless it is in the stream already. Raises `BusUnavailable`."""
         async with self._one_at_a_time:  # the judge and the handler of an event may conclude the same
             if conclusion.message_id in self.picture.said:
                 return
-            await self._publish(conclusion)
-            self.picture.said.add(conclusion.message_id)
+            envelope = await self._publish(conclusion)
+            self.picture.take(envelope, self._now())
         self.num_verdicts += 1
         verdict = conclusion.body.verdict
         log.warning("verdict", fault=verdict.fault, job=conclusion.job, node=verdict.node, ranks=verdict.ranks)
 
-    async def _publish(self, conclusion: Conclusion) -> None:
+    async def _publish(self, conclusion: Conclusion) -> AnyEnvelope:
         name = conclusion.body.schema_name.partition(".")[0]
-        envelope = self._wrap(
+        envelope = self.wrap(
             conclusion.body,
             job=conclusion.job,
             epoch=conclusion.epoch,
@@ -217,8 +223,9 @@ class Detector:
             correlation_id=conclusion.correlation_id,
         )
         await self._bus.publish(envelope, detail=name)
+        return envelope
 
-    def _wrap(
+    def wrap(
         self, body: Body, *, job: str, epoch: int = 0, message_id: str | None = None, correlation_id: str = ""
     ) -> AnyEnvelope:
         return AnyEnvelope.of(
@@ -236,17 +243,25 @@ class Detector:
 
 
 async def serve(
-    detector: Detector, stopping: asyncio.Event, on_ready: Callable[[], None], turn: Callable[[], None]
+    detector: Detector,
+    watch: HealthWatch,
+    stopping: asyncio.Event,
+    on_ready: Callable[[], None],
+    turn: Callable[[], None],
 ) -> None:
-    """Run until `stopping` is set."""
+    """Run until `stopping` is set; then keep what has been learned."""
     await detector.start()
+    await watch.start()
     on_ready()
-    judging = asyncio.get_running_loop().create_task(detector.run(turn))
-    waiting = asyncio.get_running_loop().create_task(stopping.wait())
+    loop = asyncio.get_running_loop()
+    working = {loop.create_task(detector.run(turn)), loop.create_task(watch.run())}
+    waiting = loop.create_task(stopping.wait())
     try:
-        await asyncio.wait({judging, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        if judging.done():
-            judging.result()
+        done, _ = await asyncio.wait({*working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done & working:
+            task.result()
     finally:
-        judging.cancel()
-        waiting.cancel()
+        for task in (*working, waiting):
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        await watch.keep()

@@ -23,6 +23,9 @@ class Picture:
     stalls: dict[tuple[str, int, int], event.WorkerStalled] = field(default_factory=dict)
     """(job, rank, pid) -> why its agent fences it."""
 
+    slow: dict[tuple[str, int], str] = field(default_factory=dict)
+    """(job, rank) -> correlation id of its slowness."""
+
     def take(self, envelope: AnyEnvelope, now_s: float, *, is_past: bool = False) -> None:
         """Take in one event or acknowledgement. Idempotent. `is_past`: replayed, so its time is not known."""
         body, job = envelope.body, envelope.job
@@ -42,7 +45,7 @@ class Picture:
                 self._submitted(job, body)
             case event.JobFinished() | event.JobFailed():
                 self._job_over(job)
-            case event.WorkerLost() | event.WorkerFrozen() | event.NodeLost() | event.LinkLost():
+            case event._FailureEvent():
                 self._verdict(envelope, body)
             case ack.WorkersStarted():
                 pids = dict(zip(body.ranks, body.pids, strict=True))
@@ -58,6 +61,11 @@ class Picture:
             self.links.settled(envelope.job, envelope.epoch)
         if isinstance(body, event.NodeLost) and envelope.job == FLEET:  # the last of a node's verdicts
             self.fleet.lost(body.verdict.node, str(body.evidence.get("incarnation", "")))
+        for rank in body.verdict.ranks:
+            if isinstance(body, event.DeviceSlow):
+                self.slow[envelope.job, rank] = envelope.correlation_id
+            elif isinstance(body, event.DeviceRecovered | event.WorkerLost | event.WorkerFrozen | event.NodeLost):
+                self.slow.pop((envelope.job, rank), None)
 
     def _submitted(self, job: str, body: event.JobSubmitted) -> None:
         try:
@@ -69,4 +77,5 @@ class Picture:
     def _job_over(self, job: str) -> None:
         self.fleet.job_over(job)
         self.links.job_over(job)
+        self.slow = {key: known for key, known in self.slow.items() if key[0] != job}
         self.stalls = {key: stall for key, stall in self.stalls.items() if key[0] != job}

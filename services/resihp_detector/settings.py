@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from resihp_chassis import ServiceSettings
@@ -32,6 +32,19 @@ class DetectorSettings(ServiceSettings):
     """If the detector itself did not run for this long, all nodes get their full time again."""
     link_grace_s: Positive = 0.5
     """A broken link is only reported as such if no death explains it within this time."""
+
+    num_partitions: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Detectors that share the work: each judges the groups (job, stage) that fall to it by a hash."""
+    partition: Annotated[int, Field(ge=0)] = 0
+    """Which of them this process is. Number 0 also watches workers and nodes."""
+    snapshot_period_s: Positive = 5.0
+    """How often what has been learned is kept on the server: that much of the reports is read again after a restart."""
+
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> DetectorSettings:
+        if self.partition >= self.num_partitions:
+            raise ValueError(f"partition {self.partition} is not below num_partitions {self.num_partitions}")
+        return self
 
     @property
     def liveness(self) -> LivenessConfig:

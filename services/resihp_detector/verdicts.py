@@ -22,7 +22,7 @@ from resihp_messages import AnyEnvelope, event
 class Conclusion:
     """A failure event that is ready to be said."""
 
-    body: event.WorkerLost | event.WorkerFrozen | event.NodeLost | event.LinkLost
+    body: event._FailureEvent
     job: str
     epoch: int
     message_id: str
@@ -46,8 +46,14 @@ def link_verdict_id(job: str, epoch: int) -> str:
     return derived_id("link", job, epoch)
 
 
-def of_exit(observation: AnyEnvelope, exited: event.WorkerExited, stalled: event.WorkerStalled | None) -> Conclusion:
-    """An exit that nobody asked for: lost, or frozen if its agent had to fence it."""
+def of_exit(
+    observation: AnyEnvelope,
+    exited: event.WorkerExited,
+    stalled: event.WorkerStalled | None,
+    incident: str | None = None,
+) -> Conclusion:
+    """An exit that nobody asked for: lost, or frozen if its agent had to fence it. `incident`: correlation id of what
+    was known about the device before: a slow device that stops is one fault."""
     evidence: dict[str, JsonValue] = {
         "reported_by": observation.source,
         "incarnation": observation.incarnation,
@@ -60,6 +66,8 @@ def of_exit(observation: AnyEnvelope, exited: event.WorkerExited, stalled: event
         "fenced": exited.fenced,
         "start": exited.start,
     }
+    if incident is not None:
+        evidence["was_slow"] = True
     if stalled is not None:
         evidence |= {"stalled_s": stalled.stalled_s, "process_state": stalled.process_state}
     body_class = event.WorkerFrozen if exited.fenced else event.WorkerLost
@@ -75,7 +83,11 @@ def of_exit(observation: AnyEnvelope, exited: event.WorkerExited, stalled: event
         advice=f"exclude rank {exited.rank}",
     )
     return Conclusion(
-        body, observation.job, observation.epoch, exit_verdict_id(observation.message_id), observation.message_id
+        body,
+        observation.job,
+        observation.epoch,
+        exit_verdict_id(observation.message_id),
+        incident or observation.message_id,
     )
 
 

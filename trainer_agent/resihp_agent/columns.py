@@ -24,6 +24,7 @@ _COLUMNS = (
     "unit_weight_s",
     "fingerprints",
     "phases_s",
+    "probe_s",
 )
 
 
@@ -36,19 +37,23 @@ class ReportColumns:
     """Frames that came after their iteration's report had left."""
     _place: tuple[int, int] = (0, 0)
     """(epoch, iteration) that is being collected, or was sent last."""
+    _reconfiguration_id: str = ""
     _frames: dict[int, link.IterationCommitted] = field(default_factory=dict)
 
     def add(
-        self, rank: int, frame: link.IterationCommitted, awaited: tuple[int, ...]
+        self, rank: int, frame: link.IterationCommitted, awaited: tuple[int, ...], reconfiguration_id: str = ""
     ) -> list[tuple[int, IterationReport]]:
-        """Returns the reports that are ready now, as (epoch, report): none, one, or an incomplete one and a new one."""
+        """Returns the reports that are ready now, as (epoch, report): none, one, or an incomplete one and a new one.
+
+        `awaited`: the ranks here that run the frame's epoch; `reconfiguration_id`: what led to that epoch.
+        """
         place, ready = (frame.epoch, frame.iteration), []
         if place < self._place:
             self.num_late += 1
             return []
         if place > self._place:
             ready += self.flush()
-            self._place = place
+            self._place, self._reconfiguration_id = place, reconfiguration_id
         elif not self._frames:  # this iteration's report has left already
             self.num_late += 1
             return []
@@ -75,5 +80,6 @@ class ReportColumns:
             samples_expected=max(row.samples_expected for row in rows),
             samples_once=min(row.samples_once for row in rows),
             virtual_clock=any(row.virtual_clock for row in rows),
+            reconfiguration_id=self._reconfiguration_id,
         )
         return [(self._place[0], report)]

@@ -61,7 +61,7 @@ class FrameHandler:
         if plan is None:
             return
         awaited = tuple(rank for rank in plan.world if rank not in plan.lost)
-        for epoch, report in job.columns.add(worker.rank, frame, awaited):
+        for epoch, report in job.columns.add(worker.rank, frame, awaited, plan.reconfiguration_id):
             self._announcer.report(report, job=job.name, epoch=epoch)
         if frame.first_of_epoch:
             resumed = plan.resumed(worker.rank, frame, self._clock())

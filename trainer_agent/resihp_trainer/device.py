@@ -78,9 +78,13 @@ class VirtualClock:
 
         The real ones, if they are more: then the host is too slow for the clock, and says so by its reports.
         """
-        nominal_s = self.stage.member_op_s(self.member, work, kind)
-        while (left := nominal_s / self.device.p - spent_s) > _RESOLUTION_S:
-            begin = self.device.clock()
-            self.pause(min(left, _SLICE_S))
-            spent_s += self.device.clock() - begin
-        return spent_s
+        return pad(self.device, self.stage.member_op_s(self.member, work, kind), spent_s, self.pause)
+
+
+def pad(device: Device, nominal_s: float, spent_s: float, pause: Callable[[float], None]) -> float:
+    """Wait for the rest of what takes a healthy device `nominal_s`; returns the seconds on this device."""
+    while (left := nominal_s / device.p - spent_s) > _RESOLUTION_S:
+        begin = device.clock()
+        pause(min(left, _SLICE_S))
+        spent_s += device.clock() - begin
+    return spent_s

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 
 from resihp_messages import link
 from resihp_messages.link import InstallPlan
 from resihp_messages.page import PageState
 from resihp_plan import ParallelPlan
+from resihp_trainer.catalogue import StateGone
 from resihp_trainer.comm.port import CommunicationFailed, EpochAborted, EpochGroups
 from resihp_trainer.context import Context
 from resihp_trainer.desk import AllCommitted, Desk, PlanTimeout, Stopped
@@ -18,7 +21,9 @@ from resihp_trainer.install import ActiveEpoch, install
 from resihp_trainer.iteration import IterationRefused, run_iteration
 from resihp_trainer.join import JoinRefused
 from resihp_trainer.memory import peak_rss_bytes, rss_bytes
+from resihp_trainer.probe import Probe
 from resihp_trainer.result import write_shards
+from resihp_trainer.saving import Saver
 from resihp_trainer.state import TrainingState
 from resihp_trainer.telemetry import telemetry
 
@@ -33,10 +38,12 @@ class Engine:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._state = TrainingState(context.spec.optimizer)
+        self._saver = Saver(context.spec, context.rank, context.dtype, context.page.tick)
         self._desk = Desk(context, self._state)
         self._groups: list[EpochGroups] = []
         """Built and not retired, oldest first; two during a planned change."""
         self._shards_file = ""
+        self._probe = Probe(context.spec.clock, context.device)
 
     def run(self) -> None:
         """Returns when the job is finished or stopped, with the last frame queued. Raises `TrainingFailed`."""
@@ -48,7 +55,7 @@ class Engine:
             pass
         except AllCommitted:
             self._say_finished()
-        except (IterationRefused, PlanTimeout) as error:
+        except (IterationRefused, PlanTimeout, StateGone) as error:
             raise TrainingFailed(str(error)) from error
         finally:
             self._retire(keep=0)
@@ -89,9 +96,16 @@ class Engine:
         self._finish(active)
 
     def _install(self, command: InstallPlan, plan: ParallelPlan) -> ActiveEpoch:
+        self._saver.switch()
         self._desk.enter(command, plan)
         active = install(
-            self._context, self._state, command, plan, self._groups.append, on_joined=lambda: self._retire(keep=1)
+            self._context,
+            self._state,
+            self._saver,
+            command,
+            plan,
+            self._groups.append,
+            on_joined=lambda: self._retire(keep=1),
         )
         self._context.send(
             link.PlanInstalled(
@@ -104,6 +118,8 @@ class Engine:
                 move_s=active.move_s,
                 bytes_received=active.bytes_received,
                 digests_equal=True,
+                lost_iterations=self._state.setback.lost,
+                state_source=self._state.setback.source,
             )
         )
         return active
@@ -115,8 +131,9 @@ class Engine:
         self._place(PageState.TRAINING if active.interpreter else PageState.STANDBY, iteration=state.committed + 1)
         start = context.clock()
         first = state.voted_epoch != active.plan.epoch
-        step = run_iteration(context, active, state, self._desk.planned_epoch)
+        step = run_iteration(context, active, state, self._saver, self._desk.planned_epoch)
         end = context.clock()
+        probe_s = self._probe.seconds(self._pause) if first or active.interpreter is None else 0.0
         context.send(
             link.IterationCommitted(
                 epoch=active.plan.epoch,
@@ -136,6 +153,8 @@ class Engine:
                 samples_expected=step.outcome.samples_expected,
                 samples_once=step.outcome.samples_once,
                 redo_s=end - active.installed_at if first else 0.0,
+                probe_s=probe_s,
+                phases_s=dict(step.phases_s),
                 **telemetry(context.spec, active, step),
             )
         )
@@ -150,6 +169,8 @@ class Engine:
                 self._shards_file = str(write_shards(output, active.held, self._state.committed) or "")
             except OSError as error:
                 raise TrainingFailed(f"output_dir {output}: {error.strerror or error}") from error
+        if self._state.applied is not None:
+            self._saver.save_last(active.held, self._state.applied, active.world)
         active.world.all_reduce(torch.ones(1, dtype=torch.float64)).wait()
 
     def _say_finished(self) -> None:
@@ -183,12 +204,17 @@ class Engine:
         """
         epoch = self._desk.leave()
         self._context.communicator.abort(epoch)
+        self._saver.leave()
         self._retire(keep=0)
         return epoch
 
     def _retire(self, keep: int) -> None:
         while len(self._groups) > keep:
             self._context.communicator.retire(self._groups.pop(0))
+
+    def _pause(self, seconds: float) -> None:
+        self._context.page.tick()
+        time.sleep(seconds)
 
     def _place(self, state: PageState, iteration: int | None = None) -> None:
         self._context.page.place(

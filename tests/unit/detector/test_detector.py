@@ -77,7 +77,7 @@ async def test_an_exit_is_a_lost_worker_with_its_evidence(scene: Scene) -> None:
     async with scene.detector():
         observation = await scene.world.say(exited(3), epoch=4)
         [lost] = await heard(scene, event.WorkerLost)
-        assert lost.verdict.model_dump() == {
+        assert lost.verdict.model_dump(exclude_none=True) == {
             "fault": "worker_lost",
             "ranks": (3,),
             "node": "n0",

@@ -1,0 +1,147 @@
+"""The health of one job's devices: reports in, failure events and scores out. Pure; only their order matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from resihp_detect import JobLevel, PeerConfig, Row, Verdict, VerdictKind
+from resihp_detector.layouts import Epoch
+from resihp_detector.slowness import Scene, conclusion_of, incident_id
+from resihp_detector.verdicts import Conclusion
+from resihp_messages.report import HealthScores, IterationReport
+from resihp_plan import ModelSpec
+
+IsMine = Callable[[str, str], bool]
+"""(job, group) -> whether this process judges it."""
+
+
+class JobHealth:
+    """One run of a job, from the epoch in which it was first seen."""
+
+    def __init__(self, epoch: Epoch, config: PeerConfig, is_mine: IsMine, *, before: JobHealth | None = None) -> None:
+        """`before`: an earlier run of the same job, whose late reports are to be known as such."""
+        self.job = epoch.job
+        self._level = JobLevel(epoch.plan, epoch.model, config, is_mine=lambda group: is_mine(epoch.job, group))
+        self._model = epoch.model
+        self._number, self._reconfiguration_id = epoch.number, epoch.reconfiguration_id
+        self._past: list[str] = [*before._past, before._reconfiguration_id][-64:] if before is not None else []
+        self._nodes: dict[int, str] = {}
+        self._incidents: dict[str, str] = {}
+        """Device -> correlation id of what is suspected or known of it."""
+        self._virtual_clock = False
+        self._scored = 0
+
+    def is_past(self, epoch: Epoch) -> bool:
+        """Whether the epoch is one that was left."""
+        return epoch.reconfiguration_id in self._past or (
+            not epoch.is_first and epoch.number < self._number and epoch.reconfiguration_id != self._reconfiguration_id
+        )
+
+    def continues(self, epoch: Epoch) -> bool:
+        """Whether the epoch belongs to this run; a new run begins with a first plan."""
+        return epoch.reconfiguration_id == self._reconfiguration_id or not epoch.is_first
+
+    def take(self, epoch: Epoch, report: IterationReport) -> tuple[Conclusion, ...]:
+        """One report of an epoch that `continues` this run and is not past."""
+        found: list[Conclusion] = []
+        if epoch.reconfiguration_id != self._reconfiguration_id:
+            found += self._conclude(self._level.enter(epoch.plan))
+            self._past.append(self._reconfiguration_id)
+            self._number, self._reconfiguration_id = epoch.number, epoch.reconfiguration_id
+        self._virtual_clock |= report.virtual_clock
+        self._nodes.update(dict.fromkeys(report.ranks, report.node))
+        found += self._conclude(self._level.observe(report.iteration, rows_of(report)))
+        return tuple(found)
+
+    def new_scores(self) -> HealthScores | None:
+        """Scores of the newest judged iteration, if they were not asked for yet."""
+        if self._level.judged <= self._scored:
+            return None
+        self._scored = self._level.judged
+        scores = self._level.scores()
+        ranks = tuple(sorted(scores))
+        anybody = any(scores[rank][3] > 0 for rank in ranks)
+        columns = list(zip(*(scores[rank] for rank in ranks), strict=True)) if anybody else []
+        return HealthScores(
+            iteration=self._scored,
+            ranks=ranks,
+            p=columns[0] if columns else (1.0,) * len(ranks),
+            p_low=columns[1] if columns else (),
+            p_high=columns[2] if columns else (),
+            confidence=columns[3] if columns else (),
+        )
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """Epoch and id of its reconfiguration."""
+        return self._number, self._reconfiguration_id
+
+    def _conclude(self, verdicts: tuple[Verdict, ...]) -> Iterator[Conclusion]:
+        if not verdicts:
+            return
+        scene = Scene(
+            self.job, self._number, self._reconfiguration_id, self._virtual_clock, self._nodes, self._level.members()
+        )
+        for verdict in verdicts:
+            yield conclusion_of(verdict, scene, self._correlate(verdict, scene))
+
+    def _correlate(self, verdict: Verdict, scene: Scene) -> str:
+        """One id from suspicion to recovery of one fault."""
+        device = verdict.device
+        if device is None:
+            return ""
+        match verdict.kind:
+            case VerdictKind.DEVICE_SUSPECTED:
+                self._incidents[device] = incident_id(verdict, scene)
+            case VerdictKind.DEVICE_SLOW:
+                self._incidents[device] = incident_id(verdict, scene)
+            case VerdictKind.DEVICE_RECOVERED:
+                return self._incidents.pop(device, "")
+            case _:
+                return ""
+        return self._incidents[device]
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "model": {name: getattr(self._model, name) for name in ModelSpec.__dataclass_fields__},
+            "number": self._number,
+            "reconfiguration_id": self._reconfiguration_id,
+            "past": self._past[-64:],
+            "nodes": sorted(self._nodes.items()),
+            "incidents": self._incidents,
+            "virtual_clock": self._virtual_clock,
+            "scored": self._scored,
+            "level": self._level.snapshot(),
+        }
+
+    @classmethod
+    def restored(cls, job: str, state: Mapping[str, Any], config: PeerConfig, is_mine: IsMine) -> JobHealth:
+        """Go on from a snapshot. Raises ValueError, KeyError or TypeError if it does not fit."""
+        model = ModelSpec(**state["model"])
+        level = JobLevel.restored(state["level"], model, config, is_mine=lambda group: is_mine(job, group))
+        epoch = Epoch(job, state["number"], state["reconfiguration_id"], level.plan, model, is_first=False)
+        health = cls(epoch, config, is_mine)
+        health._level = level
+        health._past = list(state["past"])
+        health._nodes = dict(state["nodes"])
+        health._incidents = dict(state["incidents"])
+        health._virtual_clock, health._scored = state["virtual_clock"], state["scored"]
+        return health
+
+
+def rows_of(report: IterationReport) -> Iterator[Row]:
+    """The columns of a report, rank by rank."""
+    units, probes, prints = report.unit_tokens, report.probe_s, report.fingerprints
+    for i, rank in enumerate(report.ranks):
+        yield Row(
+            rank,
+            report.forward_s[i],
+            report.backward_s[i],
+            len(units[i]) if units else 1,
+            report.tokens[i],
+            report.sum_sq_len[i],
+            probes[i] if probes else 0.0,
+            prints[i] if prints else {},
+        )

@@ -1,0 +1,175 @@
+"""Reads the report stream from where the last snapshot stands, judges, and says what it concludes.
+
+Exactly once: what is concluded depends only on the order of the stream and carries an id derived from it; a snapshot
+names the position up to which everything has been said. A killed detector reads again from there and comes to the same
+messages, which the bus and the list of what has been said recognise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import msgpack
+import structlog
+
+from resihp_bus.port import Bus, BusUnavailable, Stored
+from resihp_chassis import Clock
+from resihp_detect import PeerConfig
+from resihp_detector.health import JobHealth
+from resihp_detector.layouts import Epoch, Layouts
+from resihp_detector.settings import DetectorSettings
+from resihp_detector.verdicts import Conclusion, derived_id
+from resihp_messages import AnyEnvelope, Kind
+from resihp_messages.report import IterationReport
+
+log = structlog.get_logger(__name__)
+
+_VERSION = 1
+_RETRY_S = 0.2
+_MAX_JOBS = 64
+"""Jobs whose reports have ended are forgotten in the order of their last ones."""
+
+
+class HealthWatch:
+    """Slow devices, corrupted state: from reports to events and scores."""
+
+    def __init__(
+        self,
+        settings: DetectorSettings,
+        bus: Bus,
+        clock: Clock,
+        say: Callable[[Conclusion], Awaitable[None]],
+        wrap: Callable[..., AnyEnvelope],
+    ) -> None:
+        self._settings, self._bus, self._clock, self._say, self._wrap = settings, bus, clock, say, wrap
+        self._config = PeerConfig()
+        self._layouts = Layouts(bus)
+        self._jobs: dict[str, JobHealth] = {}
+        self._unknown: set[str] = set()
+        self._position = 0
+        self._kept_at = 0
+        self._kept_s = clock.monotonic()
+        self._name = f"detector-{settings.partition}-of-{settings.num_partitions}"
+        self.num_reports = 0
+        self.num_unknown = 0
+        """Reports of epochs whose plan is in no stored command."""
+
+    def is_mine(self, job: str, group: str) -> bool:
+        """Whether this process judges the group: peers meet in one process."""
+        digest = hashlib.sha256(f"{job}\x1f{group}".encode()).digest()
+        return int.from_bytes(digest[:4], "big") % self._settings.num_partitions == self._settings.partition
+
+    async def start(self) -> None:
+        """Go on from the last snapshot, if there is a usable one. Raises `BusUnavailable`."""
+        raw = await self._bus.kept(self._name)
+        if raw is None:
+            return
+        try:
+            self._restore(msgpack.unpackb(raw, strict_map_key=False))
+        except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
+            log.warning("snapshot_unusable", error=str(error))  # the stream holds enough to learn anew
+            self._jobs, self._position = {}, 0
+
+    async def run(self) -> None:
+        """Judge until cancelled."""
+        async with contextlib.aclosing(self._bus.replay(Kind.REPORT, after_sequence=self._position)) as reports:
+            async for stored in reports:
+                await self.take(stored)
+                if self._clock.monotonic() - self._kept_s >= self._settings.snapshot_period_s:
+                    await self.keep()
+
+    async def take(self, stored: Stored) -> None:
+        """One report: judged, said, scored."""
+        body = stored.envelope.body
+        if isinstance(body, IterationReport):
+            await self._take(stored.envelope, body)
+        self._position = stored.sequence
+
+    async def keep(self) -> None:
+        """Take a snapshot, if there is news. A bus that is down is no error: the old one is as good, only older."""
+        self._kept_s = self._clock.monotonic()
+        if self._position == self._kept_at:
+            return
+        try:
+            await self._bus.keep(self._name, msgpack.packb(self._snapshot()))
+        except BusUnavailable as error:
+            log.warning("snapshot_delayed", error=str(error))
+            return
+        self._kept_at = self._position
+
+    # --- one report -----------------------------------------------------------------------------------------------
+
+    async def _take(self, envelope: AnyEnvelope, report: IterationReport) -> None:
+        self.num_reports += 1
+        epoch = await self._epoch(envelope, report)
+        if epoch is None:
+            return
+        health = self._jobs.pop(envelope.job, None)
+        if health is None or not (health.continues(epoch) or health.is_past(epoch)):
+            health = JobHealth(epoch, self._config, self.is_mine, before=health)
+        self._jobs[envelope.job] = health
+        while len(self._jobs) > _MAX_JOBS:
+            del self._jobs[next(iter(self._jobs))]
+        if health.is_past(epoch):
+            return
+        for conclusion in health.take(epoch, report):
+            await self._persistently(partial(self._say, conclusion))
+        self._score(health)
+
+    async def _epoch(self, envelope: AnyEnvelope, report: IterationReport) -> Epoch | None:
+        key = f"{envelope.job}/{report.reconfiguration_id or envelope.epoch}"
+        if key in self._unknown:
+            self.num_unknown += 1
+            return None
+        found: list[Epoch | None] = []
+
+        async def look() -> None:
+            found.append(await self._layouts.find(envelope.job, envelope.epoch, report.reconfiguration_id))
+
+        await self._persistently(look)
+        if found[-1] is None:
+            log.warning(
+                "plan_unknown", job=envelope.job, epoch=envelope.epoch, reconfiguration=report.reconfiguration_id
+            )
+            self._unknown.add(key)
+            self.num_unknown += 1
+        return found[-1]
+
+    async def _persistently(self, act: Callable[[], Awaitable[None]]) -> None:
+        """Until the bus is back: the next report must not be judged before this one's verdicts are stored."""
+        while True:
+            try:
+                await act()
+                return
+            except BusUnavailable as error:
+                log.warning("verdict_delayed", error=str(error))
+                await asyncio.sleep(_RETRY_S)
+
+    def _score(self, health: JobHealth) -> None:
+        scores = health.new_scores()
+        if scores is None or not scores.ranks:
+            return
+        number, reconfiguration_id = health.place
+        message_id = derived_id("score", health.job, reconfiguration_id, scores.iteration, self._name)
+        envelope = self._wrap(scores, job=health.job, epoch=number, message_id=message_id)
+        self._bus.publish_soon(envelope, detail="HealthScores")
+
+    # --- snapshots ------------------------------------------------------------------------------------------------
+
+    def _snapshot(self) -> dict[str, Any]:
+        jobs = {job: health.snapshot() for job, health in self._jobs.items()}
+        return {"version": _VERSION, "position": self._position, "jobs": jobs}
+
+    def _restore(self, state: Any) -> None:
+        if state["version"] != _VERSION:
+            raise ValueError(f"snapshot of version {state['version']}, expected {_VERSION}")
+        self._jobs = {
+            job: JobHealth.restored(job, known, self._config, self.is_mine) for job, known in state["jobs"].items()
+        }
+        self._position = self._kept_at = int(state["position"])
+        log.info("snapshot_restored", position=self._position, jobs=len(self._jobs))

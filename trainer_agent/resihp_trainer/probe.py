@@ -1,0 +1,42 @@
+"""The compute probe: a fixed matrix product, timed. Tells the speed of a device that has no work, or is suspected."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from resihp_messages import ClockConfig
+from resihp_trainer.device import Device, pad
+
+SIZE = 200
+"""Rows and columns: 16 million operations."""
+REPEATS = 3
+OPERATIONS = 2.0 * SIZE**3
+
+
+class Probe:
+    """Of one worker. Training thread only."""
+
+    def __init__(self, config: ClockConfig, device: Device, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._config, self._device, self._clock = config, device, clock
+        self._matrix: torch.Tensor | None = None
+
+    def seconds(self, pause: Callable[[float], None]) -> float:
+        """Shortest of some repetitions; on a virtual clock the seconds of the device that this rank stands for.
+
+        `pause` sleeps, shows a sign of life, and raises what an aborted epoch raises.
+        """
+        if self._matrix is None:
+            self._matrix = torch.full((SIZE, SIZE), 0.5)
+            torch.mm(self._matrix, self._matrix)  # the first product also prepares the library
+        return min(self._once(self._matrix, pause) for _ in range(REPEATS))
+
+    def _once(self, matrix: torch.Tensor, pause: Callable[[float], None]) -> float:
+        start = self._clock()
+        torch.mm(matrix, matrix)
+        spent_s = self._clock() - start
+        if not self._config.virtual:
+            return spent_s
+        return pad(self._device, OPERATIONS / self._config.flops_per_s, spent_s, pause)
