@@ -89,7 +89,7 @@ class PlanProgress:
             digests_equal=all(f.digests_equal for f in frames) and digests == {self.digest},
             plan_s=self.plan_s,
             lost_iterations=max(f.lost_iterations for f in frames),
-            state_source=frames[0].state_source,
+            state_source=next((f.state_source for f in frames if f.state_source != "live"), "live"),
         )
 
     def resumed(self, rank: int, frame: link.IterationCommitted, now_s: float) -> ack.IterationResumed | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,17 +11,19 @@ import torch
 from resihp_messages.link import InstallPlan
 from resihp_messages.page import PageState
 from resihp_messages.placement import node_of
-from resihp_plan import Bucket, Layout, Op, ParallelPlan, Schedule, gradient_buckets, groups, layout, program
+from resihp_plan import Bucket, Layout, Op, ParallelPlan, Schedule, gradient_buckets, groups, guardians, layout, program
 from resihp_plan import group_name as group_name_of
 from resihp_plan.groups import GroupKind
 from resihp_trainer.comm.port import EpochGroups, Group
 from resihp_trainer.context import Context
 from resihp_trainer.device import VirtualClock
 from resihp_trainer.interpreter import Interpreter
-from resihp_trainer.join import Header, JoinRefused, conclude
+from resihp_trainer.join import Header, JoinRefused, StateLost, conclude
 from resihp_trainer.model import Stage, TensorParallel, WeightGradients, linear_of
 from resihp_trainer.moves import Moved, move_state
 from resihp_trainer.pipeline import Pipeline
+from resihp_trainer.recover import recover
+from resihp_trainer.saving import Saver
 from resihp_trainer.shards import ShardSet
 from resihp_trainer.state import TrainingState
 
@@ -51,6 +53,7 @@ class ActiveEpoch:
 def install(
     context: Context,
     state: TrainingState,
+    saver: Saver,
     command: InstallPlan,
     plan: ParallelPlan,
     on_built: Callable[[EpochGroups], None],
@@ -59,14 +62,16 @@ def install(
     """Install an accepted plan. `on_built` gets the groups as soon as they exist, for whoever has to retire them;
     `on_joined` is called after the first collective of the new world.
 
-    Raises `EpochAborted`, `CommunicationFailed`, or `JoinRefused`, which every member then raises. The state is left as
-    before or as after the settling, and both are right.
+    Raises `EpochAborted`, `CommunicationFailed`, or `JoinRefused` or `StateGone`, which every member then raises. The
+    state is left as before, as after the settling or as after the return to a snapshot, and all are right.
     """
     clock, page, rank = context.clock, context.page, context.rank
     start = clock()
     page.place(epoch=plan.epoch, iteration=state.committed, state=PageState.REBUILDING)
+    nodes = node_of(command.placement)
+    guards = guardians(plan, nodes) if saver.takes_copies else {}
     built = context.communicator.build(
-        plan.epoch, groups(plan, context.model), rank, command.store_address, command.reconfiguration_id
+        plan.epoch, groups(plan, context.model, guards), rank, command.store_address, command.reconfiguration_id
     )
     on_built(built)
     world = built["world"]
@@ -75,14 +80,9 @@ def install(
     rebuilt = clock()
     page.place(epoch=plan.epoch, iteration=state.committed, state=PageState.MOVING)
     target = layout(plan, context.model)
-    conclusion = conclude(headers, plan, target, context.model, state.known, node_of(command.placement))
-    base = state.settle(rank, conclusion)
-    if conclusion.moves is None:
-        fresh = ShardSet.initial(target, rank, seed=context.spec.seed, dtype=context.dtype, tick=page.tick)
-        moved = Moved(fresh, 0, True)
-    else:
-        moved = move_state(base, target, conclusion.moves, world, rank, context.dtype, page.tick)
+    moved = _bring_state(context, state, saver, world, headers, target, nodes)
     _ready(world, state, moved, plan.epoch)
+    saver.enter(target, guards, built)
     done = clock()
     interpreter = _interpreter(context, plan, target, built, moved.held)
     return ActiveEpoch(
@@ -98,6 +98,33 @@ def install(
         bytes_received=moved.bytes_received,
         installed_at=done,
     )
+
+
+def _bring_state(
+    context: Context,
+    state: TrainingState,
+    saver: Saver,
+    world: Group,
+    headers: Mapping[int, Header],
+    target: Layout,
+    nodes: Mapping[int, str],
+) -> Moved:
+    """Settle, and build this rank's shards of the new layout: from those that hold the newest state, else from what
+    copies there are, else (before the first iteration) from the seed or the checkpoint that the job resumes."""
+    rank, tick = context.rank, context.page.tick
+    resumes = context.spec.checkpoints.resume
+    try:
+        conclusion = conclude(headers, target.plan, target, context.model, state.known, nodes)
+    except StateLost as lost:
+        return recover(context, state, saver, world, target, nodes, resume=False, what=str(lost))
+    base = state.settle(rank, conclusion)
+    if conclusion.moves is not None:
+        return move_state(base, target, conclusion.moves, world, rank, context.dtype, tick)
+    if resumes:
+        path = context.spec.checkpoints.path
+        return recover(context, state, saver, world, target, nodes, resume=True, what=f"nothing to resume in {path}")
+    fresh = ShardSet.initial(target, rank, seed=context.spec.seed, dtype=context.dtype, tick=tick)
+    return Moved(fresh, 0, True)
 
 
 def _exchange(world: Group, header: Header) -> dict[int, Header]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from resihp_messages import FaultPoint
 from resihp_plan import OpKind, slice_batch
@@ -12,6 +13,7 @@ from resihp_trainer.gradients import Gradients, GradientSync
 from resihp_trainer.install import ActiveEpoch
 from resihp_trainer.interpreter import Work
 from resihp_trainer.join import Applied
+from resihp_trainer.saving import Saver
 from resihp_trainer.state import Kept, TrainingState
 from resihp_trainer.vote import Ballot, Outcome, count
 
@@ -26,9 +28,13 @@ class Step:
 
     outcome: Outcome
     work: Work
+    phases_s: Mapping[str, float]
+    """Announced work besides training -> seconds that it took."""
 
 
-def run_iteration(context: Context, active: ActiveEpoch, state: TrainingState, pending_epoch: int) -> Step:
+def run_iteration(
+    context: Context, active: ActiveEpoch, state: TrainingState, saver: Saver, pending_epoch: int
+) -> Step:
     """Run and commit iteration `state.committed + 1`. `pending_epoch`: the held planned epoch, or 0.
 
     Raises `EpochAborted` and `CommunicationFailed` with `state` as the last commit left it (except for `kept`), and
@@ -37,11 +43,12 @@ def run_iteration(context: Context, active: ActiveEpoch, state: TrainingState, p
     iteration = state.committed + 1
     batch = documents(context.corpus, context.spec.batch, context.spec.seed, iteration)
     context.waits.reset()
-    work, covered = _execute(context, active, batch)
+    work, covered = _execute(context, active, saver, batch)
     gradients = _synchronise(context, active, iteration)
     state.kept = Kept(active.plan.epoch, gradients)
     ballot = _ballot(work, covered, batch, gradients, max(0, pending_epoch - active.plan.epoch))
-    total = ballot.vector(len(batch.documents))
+    copies, files = saver.ballot()
+    total = replace(ballot, copies=copies, files=files).vector(len(batch.documents))
     pending = active.world.all_reduce(total)
     context.faults.strike(FaultPoint.VOTE, iteration)
     pending.wait()
@@ -58,10 +65,10 @@ def run_iteration(context: Context, active: ActiveEpoch, state: TrainingState, p
     applied = Applied(iteration, active.plan.epoch, outcome.tokens, samples, outcome.norm, outcome.loss)
     state.commit(active.plan.epoch, applied, lambda: context.faults.strike(FaultPoint.OPTIMIZER, iteration))
     context.waits.update()
-    return Step(outcome, work)
+    return Step(outcome, work, saver.after_commit(active.held, applied, outcome))
 
 
-def _execute(context: Context, active: ActiveEpoch, batch: Batch) -> tuple[Work, list[int]]:
+def _execute(context: Context, active: ActiveEpoch, saver: Saver, batch: Batch) -> tuple[Work, list[int]]:
     """Run this rank's program; also returns the documents whose loss this rank answers for."""
     interpreter, position = active.interpreter, active.plan.position(context.rank)
     if interpreter is None or position is None:
@@ -83,6 +90,7 @@ def _execute(context: Context, active: ActiveEpoch, batch: Batch) -> tuple[Work,
 
     def before_forward() -> None:
         nonlocal countdown
+        saver.poll()
         countdown -= 1
         if countdown == 0:
             context.faults.strike(FaultPoint.COMPUTE, batch.iteration)

@@ -25,6 +25,10 @@ class JoinRefused(Exception):
     """The members of the epoch cannot go on together; the text says why. Every member concludes the same."""
 
 
+class StateLost(JoinRefused):
+    """The holders that are left do not have all of the newest state."""
+
+
 @dataclass(frozen=True)
 class Synchronised:
     """An iteration whose gradient sums are complete on a rank although its vote is not over there."""
@@ -124,14 +128,14 @@ def conclude(
     """What the headers (plan rank -> header) mean for the epoch of `plan`, whose layout is `target`.
 
     `known`: plans by epoch that a holding may refer to. The base is, among the layouts whose live holders together have
-    every slice, the one with the most holders, then with the least data to move. Raises `JoinRefused` if digests differ
-    or state is lost.
+    every slice, the one with the most holders, then with the least data to move. Raises `JoinRefused` if digests
+    differ, `StateLost` if nobody holds a part.
     """
     _same_plan(headers, plan)
     holders = {rank: h for rank, h in headers.items() if h.held}
     if not holders:
         if not all(h.is_original and h.committed == 0 for h in headers.values()):
-            raise JoinRefused("state lost: no member of the epoch holds any")
+            raise StateLost("state lost: no member of the epoch holds any")
         return Conclusion(0, frozenset(), None, None, None, frozenset())
     newest = max(h.committed for h in holders.values())
     applied = next((h.applied for h in holders.values() if h.committed == newest and h.applied), None)
@@ -191,5 +195,5 @@ def _choose_base(
             best = (order, base, moves)
     if best is None:
         names = ", ".join(f"{name}[{a}:{b}]" for name, a, b in missing[:3])
-        raise JoinRefused(f"state lost: no live holder of {len(missing)} slices ({names}, ...)")
+        raise StateLost(f"state lost: no live holder of {len(missing)} slices ({names}, ...)")
     return best[1], best[2]

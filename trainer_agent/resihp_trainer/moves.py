@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +20,14 @@ from resihp_trainer.comm.port import Group
 from resihp_trainer.shards import STATE_TENSORS, ShardSet
 
 DIGEST_BYTES = 16
+
+
+class Source(Protocol):
+    """What a rank holds of the state that moves (`ShardSet`, `copies.Collection`)."""
+
+    def slices(self, name: str, start: int, stop: int) -> tuple[Tensor, ...]:
+        """Parameter, exp_avg and exp_avg_sq of the slice [start, stop) of the whole tensor."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class Moved:
 
 
 def move_state(
-    old: ShardSet | None,
+    old: Source | None,
     target: Layout,
     moves: Transfers,
     world: Group,
@@ -42,12 +51,13 @@ def move_state(
 ) -> Moved:
     """Build this rank's shards of `target`: what it keeps is copied from `old`, the rest comes from other ranks.
 
-    `old`: its shards of the base layout, untouched; None for a newcomer.
+    `old`: what it holds of the base layout, untouched; None for a newcomer.
     """
     new = ShardSet.empty(target, rank, dtype)
     for kept in moves.kept:
         if kept.rank == rank and old is not None:
-            for source, destination in _slices(old, new, kept.tensor, kept.start, kept.stop):
+            where = kept.tensor, kept.start, kept.stop
+            for source, destination in zip(old.slices(*where), new.slices(*where), strict=True):
                 destination.copy_(source)
     outgoing = {peer: [m for m in moves.outgoing(rank) if m.destination == peer] for peer in world.ranks}
     incoming = {peer: [m for m in moves.incoming(rank) if m.source == peer] for peer in world.ranks}
@@ -66,13 +76,12 @@ def digest_of(raw: Tensor) -> Tensor:
     return torch.frombuffer(bytearray(digest), dtype=torch.uint8)
 
 
-def _pack(old: ShardSet | None, moves: Iterable[Move], tick: Callable[[], None]) -> Tensor:
+def _pack(old: Source | None, moves: Iterable[Move], tick: Callable[[], None]) -> Tensor:
     parts: list[Tensor] = []
     for m in moves:
         tick()
         assert old is not None  # sources are holders of the base layout
-        for tensor in old.shards[m.tensor].state:
-            view = old.piece(m.tensor, tensor, m.start, m.stop)
+        for view in old.slices(m.tensor, m.start, m.stop):
             parts.append(view.contiguous().view(-1).view(torch.uint8))
     if not parts:
         return torch.empty(0, dtype=torch.uint8)
@@ -94,15 +103,9 @@ def _unpack(new: ShardSet, moves: Iterable[Move], packet: Tensor, tick: Callable
     offset = 0
     for m in moves:
         tick()
-        for tensor in new.shards[m.tensor].state:
-            view = new.piece(m.tensor, tensor, m.start, m.stop)
+        for view in new.slices(m.tensor, m.start, m.stop):
             size = view.numel() * view.element_size()
             # A clone is aligned for any dtype; the packet's slices are not.
             view.copy_(payload[offset : offset + size].clone().view(view.dtype).view(view.shape))
             offset += size
     return True
-
-
-def _slices(old: ShardSet, new: ShardSet, name: str, start: int, stop: int) -> Iterable[tuple[Tensor, Tensor]]:
-    for source, destination in zip(old.shards[name].state, new.shards[name].state, strict=True):
-        yield old.piece(name, source, start, stop), new.piece(name, destination, start, stop)

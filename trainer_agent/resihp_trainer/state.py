@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from resihp_messages import OptimizerConfig
+from resihp_messages.ids import StateSource
 from resihp_plan import ParallelPlan
 from resihp_trainer import allocator
 from resihp_trainer.gradients import Gradients
@@ -24,6 +25,15 @@ class Kept:
     gradients: Gradients
 
 
+@dataclass(frozen=True)
+class Setback:
+    """A return to an older state after which nothing was committed yet."""
+
+    lost: int = 0
+    """Committed iterations that were given up."""
+    source: StateSource = "live"
+
+
 @dataclass
 class TrainingState:
     """Owned by the training thread. Every held layout has the state after iteration `committed`."""
@@ -34,6 +44,7 @@ class TrainingState:
     kept: Kept | None = None
     applied: Applied | None = None
     is_original: bool = False
+    setback: Setback = Setback()
     known: dict[int, ParallelPlan] = field(default_factory=dict)
     """Plans by epoch in whose layout some rank may hold state."""
 
@@ -70,6 +81,14 @@ class TrainingState:
             self.holdings = {base.layout.plan.epoch: base}
         return base
 
+    def go_back(self, applied: Applied, setback: Setback, keep: int | None = None) -> None:
+        """All members go on after `applied`, an earlier step or the same. `keep`: the epoch of the layout whose live
+        shards are of that step; they stay until all hold the new layout. Others are given up."""
+        self.holdings = {epoch: held for epoch, held in self.holdings.items() if epoch == keep}
+        if self.committed != applied.iteration:
+            self.holdings.clear()
+        self.committed, self.applied, self.kept, self.setback = applied.iteration, applied, None, setback
+
     def commit(self, epoch: int, applied: Applied, halfway: Callable[[], None] | None = None) -> None:
         """Apply the step that was voted in `epoch` to the kept gradients; other layouts are outdated by it.
 
@@ -80,7 +99,7 @@ class TrainingState:
         assert (kept.epoch, kept.gradients.iteration) == (epoch, applied.iteration)
         factor = clip_factor(applied.norm, applied.tokens, self.optimizer.clip_norm)
         apply_step(held, kept.gradients.sums, factor, applied.iteration, self.optimizer, halfway)
-        self.committed, self.applied, self.kept = applied.iteration, applied, None
+        self.committed, self.applied, self.kept, self.setback = applied.iteration, applied, None, Setback()
         drops_layout = len(self.holdings) > 1
         self.holdings = {epoch: held}
         if drops_layout:

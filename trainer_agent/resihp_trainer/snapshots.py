@@ -1,0 +1,206 @@
+"""Copies of the training state in memory: each rank keeps one of its own shards and those of its wards.
+
+A snapshot is the state after one committed iteration in the layout of one epoch. Taking it is a *round* of the epoch:
+all ranks begin it after the same commit, copy their shards in a thread, exchange them in pairs beside the next
+iteration, and learn from a vote that everybody is done. Only then older snapshots are dropped, so that a complete one
+exists at every moment after the first round (docs/protocol.md, claim 5).
+
+The training thread calls everything here; the copying thread only reads shards that nobody changes before the commit
+after next, and writes buffers that nobody else reads before it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resihp_plan import GroupKind, Layout, group_name
+from resihp_trainer.comm.port import Group, Pending
+from resihp_trainer.copies import copy_buffer, fill, is_intact, shards_in
+from resihp_trainer.join import Applied
+from resihp_trainer.shards import ShardSet
+
+Key = tuple[int, int]
+"""(iteration, epoch of the layout)."""
+MAX_KEPT = 3
+"""Snapshots that a rank keeps at most: the newest complete one and two newer ones of rounds that epochs cut short."""
+PAUSE_S = 0.05
+
+
+@dataclass
+class Snapshot:
+    """This rank's part of one snapshot."""
+
+    layout: Layout
+    applied: Applied
+    """The last step of the state."""
+    shards: dict[int, ShardSet] = field(default_factory=dict)
+    """By the rank whose shards they are; complete and intact."""
+    is_complete: bool = False
+    """Whether a vote said that every rank has its part."""
+
+
+@dataclass
+class _Round:
+    """The snapshot under way in the present epoch."""
+
+    key: Key
+    own: Tensor
+    filled: Future[None]
+    running: dict[int, tuple[Tensor, Pending]] | None = None
+    """By ward; the own rank's entry is what goes to its guardian. None: not launched yet."""
+    checks: dict[int, tuple[Tensor, Future[bool]]] = field(default_factory=dict)
+    is_broken: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        return self.running is not None and not self.running and not self.checks
+
+
+class Snapshots:
+    """All snapshots of one rank. `tick` is called while it waits for a copy in its own memory."""
+
+    def __init__(self, rank: int, dtype: torch.dtype, copier: Executor, tick: Callable[[], None]) -> None:
+        self.kept: dict[Key, Snapshot] = {}
+        self._rank, self._dtype, self._copier, self._tick = rank, dtype, copier, tick
+        self._layout: Layout | None = None
+        self._guards: Mapping[int, int] = {}
+        self._groups: Mapping[str, Group] = {}
+        self._round: _Round | None = None
+
+    # --- epochs ---------------------------------------------------------------------------------------------------
+
+    def enter(self, layout: Layout, guards: Mapping[int, int], groups: Mapping[str, Group]) -> None:
+        """A new epoch is installed. `guards`: rank -> guardian, of all its ranks; empty: nothing is exchanged."""
+        self._layout, self._guards, self._groups, self._round = layout, guards, groups, None
+
+    def rest(self) -> None:
+        """Wait until no thread reads shards any more: they are about to change, or to go. The round is over; what was
+        copied here stays."""
+        if self._round is not None:
+            self._await(self._round.filled)
+            self._note_own(self._round)
+        self._round = None
+
+    # --- rounds ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a round is under way: the same on all ranks of the epoch."""
+        return self._round is not None
+
+    def begin(self, held: ShardSet, applied: Applied) -> tuple[ShardSet, Future[None]]:
+        """Begin a round after the commit of `applied`. Returns the copy of the own shards, and when it is filled."""
+        assert self._round is None
+        assert self._layout is held.layout
+        own = copy_buffer(held.layout, self._rank, self._dtype)
+        key = applied.iteration, held.layout.plan.epoch
+        self.kept[key] = Snapshot(held.layout, applied)
+        self._round = _Round(key, own, self._copier.submit(fill, own, held))
+        return shards_in(own, held.layout, self._rank, self._dtype), self._round.filled
+
+    def poll(self) -> None:
+        """Go on with the round as far as it goes without waiting. Raises what `Pending.is_done` raises."""
+        r = self._round
+        if r is None or not r.filled.done():
+            return
+        if r.running is None:
+            self._note_own(r)
+            r.running = self._launch(r)
+        for ward, (buffer, pending) in list(r.running.items()):
+            if pending.is_done():
+                del r.running[ward]
+                if ward != self._rank:
+                    r.checks[ward] = buffer, self._copier.submit(is_intact, buffer)
+        for ward, (buffer, check) in list(r.checks.items()):
+            if check.done():
+                del r.checks[ward]
+                self._note_ward(r, ward, buffer, is_good=check.result())
+
+    def report(self, world_size: int) -> int:
+        """What the ballot says about the round: 1 if this rank's part is done, more than the world if it failed.
+
+        Waits for the copy of the own shards, because the commit after the vote changes them.
+        """
+        r = self._round
+        if r is None:
+            return 0
+        self._await(r.filled)
+        self.poll()
+        return world_size + 1 if r.is_broken else int(r.is_done)
+
+    def conclude(self, votes: int, world_size: int) -> None:
+        """The outcome of a vote: the sum of what all ranks reported."""
+        r = self._round
+        if r is None or votes < world_size:
+            return
+        self._round = None
+        if votes > world_size:  # some copy was spoilt: a later round will do better
+            return
+        self.kept[r.key].is_complete = True
+        self.kept = {key: s for key, s in self.kept.items() if key >= r.key}
+
+    def finish(self) -> None:
+        """Wait for what runs in the groups of this epoch, before all ranks leave it together."""
+        r = self._round
+        if r is None:
+            return
+        self._await(r.filled)
+        self.poll()
+        for _, pending in list((r.running or {}).values()):
+            pending.wait()
+        self.poll()
+        for _, check in list(r.checks.values()):
+            self._await(check)
+        self.poll()
+
+    def _await(self, work: Future[Any]) -> None:
+        while not wait([work], PAUSE_S).done:
+            self._tick()
+
+    def _launch(self, r: _Round) -> dict[int, tuple[Tensor, Pending]]:
+        """Both members of a pair post the lower rank's copy first, as the group demands."""
+        assert self._layout is not None
+        found = {}
+        for ward, guardian in sorted(self._guards.items()):
+            if self._rank in (ward, guardian):
+                mine = ward == self._rank
+                buffer = r.own if mine else copy_buffer(self._layout, ward, self._dtype)
+                name = group_name(GroupKind.COPY, (min(ward, guardian), max(ward, guardian)))
+                found[ward] = buffer, self._groups[name].broadcast(buffer, ward)
+        return found
+
+    # --- parts ----------------------------------------------------------------------------------------------------
+
+    def _note_own(self, r: _Round) -> None:
+        if r.filled.exception() is None:
+            self._note(r.key, self._rank, r.own)
+        else:
+            r.is_broken = True
+
+    def _note_ward(self, r: _Round, ward: int, buffer: Tensor, *, is_good: bool) -> None:
+        if is_good:
+            self._note(r.key, ward, buffer)
+        else:
+            r.is_broken = True
+
+    def _note(self, key: Key, rank: int, buffer: Tensor) -> None:
+        if (snapshot := self.kept.get(key)) is not None:
+            snapshot.shards[rank] = shards_in(buffer, snapshot.layout, rank, self._dtype)
+            self._bound()
+
+    def _bound(self) -> None:
+        """Epochs that are cut short one after the other leave incomplete snapshots behind: the newest are worth most,
+        and the newest complete one stays whatever comes."""
+        complete = max((key for key, s in self.kept.items() if s.is_complete), default=None)
+        newest = sorted(key for key in self.kept if key != complete)[-(MAX_KEPT - 1) :]
+        self.kept = {key: s for key, s in self.kept.items() if key == complete or key in newest}
+
+    def forget_after(self, iteration: int) -> None:
+        """All ranks went back to the state after `iteration`: what is newer belongs to a history given up."""
+        self.kept = {key: s for key, s in self.kept.items() if key[0] <= iteration}
