@@ -1,6 +1,6 @@
-"""Iterations with telemetry, votes and fingerprints against iterations without any of them, paired in one run.
+"""Iterations with telemetry, votes, fingerprints and snapshots against bare ones, paired in one run.
 
-    python -m benchmarks.overhead --pairs 40
+    python -m benchmarks.overhead --pairs 15
 
 Two data-parallel workers on two cores, so that nobody waits for a core. Blocks of both kinds alternate; a pair is two
 neighbouring blocks. Wall seconds are rank 0's, from the begin of an iteration to its end (all ranks end together, by
@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from statistics import fmean, median
 
-from benchmarks.overhead.worker import BLOCK, WARM_UP, is_whole
+from benchmarks.overhead.worker import BLOCK, LEAD, SHIFT, place
 from benchmarks.report import machine, milliseconds, table, write
 from resihp_messages import JobSpec
 from resihp_plan import Cluster
@@ -73,7 +73,7 @@ def job_of(pairs: int, workers: int, output: Path) -> JobSpec:
     return JobSpec.model_validate(
         {
             "name": "overhead",
-            "iterations": WARM_UP + 2 * BLOCK * pairs,
+            "iterations": 2 * BLOCK * (pairs + 1) - SHIFT,
             "parallel": {"tp": 1, "pp": 1, "dp": workers},
             "output_dir": str(output),
         }
@@ -99,13 +99,13 @@ def measure(pairs: int, workers: int) -> list[Rows]:
 
 
 def pairs_of(seconds: Sequence[tuple[int, float]]) -> list[Paired]:
-    """Pairs of neighbouring blocks after the warm-up; `seconds`: (iteration, seconds)."""
+    """Pairs of neighbouring blocks after the first two; `seconds`: (iteration, seconds)."""
     blocks: dict[int, list[float]] = {}
     for iteration, spent in seconds:
-        number, place = divmod(iteration - 1, BLOCK)
-        if iteration > WARM_UP and place:
-            blocks.setdefault(number, []).append(spent)
-    firsts = [n for n in sorted(blocks) if is_whole(n * BLOCK + 1) and n + 1 in blocks]
+        block, at = place(iteration)
+        if block >= 2 and at >= LEAD:
+            blocks.setdefault(block, []).append(spent)
+    firsts = [n for n in sorted(blocks) if n % 2 == 0 and n + 1 in blocks]
     return [Paired(fmean(blocks[n]), fmean(blocks[n + 1])) for n in firsts]
 
 
@@ -127,7 +127,8 @@ def render(wall: Found, cpu: Found) -> str:
             f"Median overhead of wall time {wall.overhead:+.2%}: {verdict} the bound of {BOUND:.1%}.",
             table(("", "all on, ms", "all off, ms", "overhead", "95 % interval"), rows),
             "All on: vote with proof of samples, timing of every unit, report of every iteration, progress of every "
-            "operation, fingerprints every 10 iterations. All off: none of them; the global norm for clipping stays.",
+            "operation, fingerprints and snapshots in the other worker's memory every 10 iterations. All off: none of "
+            "them; the global norm for clipping stays.",
         ]
     )
 
@@ -139,14 +140,14 @@ def main(pairs: int, workers: int) -> None:
     wall = Found.of(pairs_of([(k, s) for k, s, _ in rows[0]]), rng)
     summed = [(r[0][0], sum(c for _, _, c in r)) for r in zip(*rows, strict=True)]
     cpu = Found.of(pairs_of(summed), rng)
-    facts["pairs"] = f"{pairs} pairs of blocks of {BLOCK} iterations, the first of each block not counted"
+    facts["pairs"] = f"{pairs} pairs of blocks of {BLOCK} iterations, the first {LEAD} of each block not counted"
     command = f"python -m benchmarks.overhead --pairs {pairs} --workers {workers}"
     print(write("overhead", "Cost of watching a healthy job", command, facts, render(wall, cpu)).read_text())
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     main(given.pairs, given.workers)

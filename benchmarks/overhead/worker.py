@@ -1,7 +1,7 @@
 """A worker whose iterations take turns: blocks of whole ones and blocks of bare ones, in one process.
 
 A bare iteration trains the same, and clips by the same global norm, but nobody votes, counts samples, times units,
-digests state or reports. What is left in both: the liveness ticks of waits, which belong to the abortable
+digests state, copies it or reports. What is left in both: the liveness ticks of waits, which belong to the abortable
 communication.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -29,16 +29,31 @@ from resihp_trainer.engine import Engine
 from resihp_trainer.install import ActiveEpoch
 from resihp_trainer.interpreter import Interpreter
 from resihp_trainer.join import Applied
+from resihp_trainer.saving import Saver
 from resihp_trainer.state import Kept, TrainingState
 
-BLOCK = 6
-"""Iterations of one kind in a row; the first of each block is not counted: it waits for what the other kind left."""
-WARM_UP = 2 * BLOCK
+BLOCK = 20
+"""Iterations of one kind in a row."""
+SHIFT = 5
+"""So that no snapshot (every 10 iterations) begins shortly before the end of a block of whole iterations."""
+LEAD = 2
+"""The first iterations of a block are not counted: they wait for what the other kind left."""
+
+
+def place(iteration: int) -> tuple[int, int]:
+    """Number of the block of an iteration (from 1), and its place in it. Even blocks have everything on."""
+    return divmod(iteration - 1 + SHIFT, BLOCK)
 
 
 def is_whole(iteration: int) -> bool:
-    """Whether the iteration (from 1) is one with everything on."""
-    return (iteration - 1) // BLOCK % 2 == 0
+    return place(iteration)[0] % 2 == 0
+
+
+class NoSaver:
+    """Copies nothing."""
+
+    def poll(self) -> None:
+        return None
 
 
 class BareInterpreter(Interpreter):
@@ -92,7 +107,7 @@ def bare_iteration(context: Context, active: ActiveEpoch, state: TrainingState) 
     """The same step without vote, proof, telemetry and report."""
     iteration = state.committed + 1
     batch = documents(context.corpus, context.spec.batch, context.spec.seed, iteration)
-    whole._execute(context, active, batch)
+    whole._execute(context, active, cast(Saver, NoSaver()), batch)
     gradients = whole._synchronise(context, active, iteration)
     state.kept = Kept(active.plan.epoch, gradients)
     norm_sq = torch.tensor([gradients.norm_sq], dtype=torch.float64)
