@@ -71,7 +71,7 @@ class DecisionRecord:
     key: str
     """Equal for equal questions: what was vetoed is not proposed again."""
     action: str
-    """act, advise, wait, stay."""
+    """act, advise, wait, stay; repair: the answer to a loss, which cannot wait."""
     outcome: DecisionOutcome
     reason: str
     difference: str
@@ -149,3 +149,14 @@ async def close_decision(
         values["reconfiguration_id"] = reconfiguration_id
     where = (t.decisions.c.id == decision_id, t.decisions.c.outcome == str(DecisionOutcome.OPEN))
     await work.connection.execute(update(t.decisions).where(*where).values(**values))
+
+
+async def set_reconfiguration(work: UnitOfWork, decision_id: str, reconfiguration_id: str) -> None:
+    """Note the change that an approved decision led to."""
+    where = t.decisions.c.id == decision_id
+    await work.connection.execute(update(t.decisions).where(where).values(reconfiguration_id=reconfiguration_id))
+
+
+async def decision(connection: AsyncConnection, decision_id: str) -> DecisionRecord | None:
+    row = (await connection.execute(select(t.decisions).where(t.decisions.c.id == decision_id))).one_or_none()
+    return None if row is None else _decision(dict(row._mapping))

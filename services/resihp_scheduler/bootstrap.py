@@ -9,6 +9,7 @@ from resihp_chassis import Service
 from resihp_scheduler.leadership import Leadership
 from resihp_scheduler.metrics import SchedulerMetrics
 from resihp_scheduler.settings import SchedulerSettings
+from resihp_scheduler.solver import ProcessSolver, Solver, ThreadSolver
 from resihp_store import Store
 
 
@@ -20,6 +21,7 @@ async def serve(service: Service[SchedulerSettings], *, bus: Bus | None = None, 
     settings = service.settings
     database = store or Store(settings.database_url)
     messages = bus or JetStreamBus(settings.bus, "scheduler")
+    solver: Solver = ProcessSolver() if settings.planner == "process" else ThreadSolver()
     try:
         await database.open()
         await messages.connect()
@@ -30,6 +32,7 @@ async def serve(service: Service[SchedulerSettings], *, bus: Bus | None = None, 
             settings,
             service.clock,
             SchedulerMetrics(service.metrics),
+            solver,
             incarnation=service.incarnation,
         )
         service.health.require("database", lambda: leadership.database_error or True)
@@ -40,5 +43,6 @@ async def serve(service: Service[SchedulerSettings], *, bus: Bus | None = None, 
         stopping.cancel()
         await running
     finally:
+        await solver.close()
         await messages.close()
         await database.close()

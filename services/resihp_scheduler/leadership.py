@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
 from resihp_bus import Bus, BusError, Subscription
 from resihp_chassis import Clock
 from resihp_messages import Kind
+from resihp_scheduler.decide import think
+from resihp_scheduler.desk import Desk
 from resihp_scheduler.metrics import SchedulerMetrics
 from resihp_scheduler.progress import begin_if_started
 from resihp_scheduler.relay import Relay
 from resihp_scheduler.reports import Reports
 from resihp_scheduler.requests import VERBS, responder
-from resihp_scheduler.returns import grow, welcome_all
+from resihp_scheduler.returns import welcome_all
 from resihp_scheduler.routing import handler
 from resihp_scheduler.settings import SchedulerSettings
+from resihp_scheduler.slowness import listener
+from resihp_scheduler.solver import Solver
 from resihp_scheduler.submission import place_waiting
 from resihp_scheduler.term import Term
 from resihp_store import JobState, LeadershipLost, Store, StoreUnavailable, queries
@@ -41,11 +46,12 @@ class Leadership:
         settings: SchedulerSettings,
         clock: Clock,
         metrics: SchedulerMetrics,
+        solver: Solver,
         *,
         incarnation: str,
     ) -> None:
         self._store, self._bus, self._settings, self._clock = store, bus, settings, clock
-        self._metrics = metrics
+        self._metrics, self._solver = metrics, solver
         self._incarnation = incarnation
         self._lease = store.lease(holder=incarnation, ttl_s=settings.lease_ttl_s)
         self._stopping = asyncio.Event()
@@ -102,6 +108,7 @@ class Leadership:
             incarnation=self._incarnation,
             token=token,
             renewed_s=asked_s,
+            solver=self._solver,
         )
         log.info("leader", token=token)
         self.term = term
@@ -168,8 +175,9 @@ class _Serving:
     async def run(self, stopping: asyncio.Event, on_ready: Callable[[], None]) -> None:
         """Until the term is over or the process stops. Cold start first, then new messages."""
         term = self._term
-        relay = Relay(term)
-        works = (relay.run(), Reports(term).run(), self._housekeeping())
+        relay, desk = Relay(term), Desk(partial(think, term), term.clock, term.deposed.set)
+        term.wake = desk.wake
+        works = (relay.run(), Reports(term).run(), self._housekeeping(), desk.run())
         background = [asyncio.create_task(work) for work in works]
         relaying = background[0]
         over = [asyncio.create_task(stopping.wait()), asyncio.create_task(term.deposed.wait())]
@@ -224,8 +232,9 @@ class _Serving:
             async with term.lock(job.job):
                 await begin_if_started(term, job.job)
         await welcome_all(term)
+        await term.solver.start()
         for job in running:
-            await grow(term, job.job)
+            term.wake(job.job)
 
     async def _housekeeping(self) -> None:
         """Forget old messages, now and then."""
@@ -245,5 +254,6 @@ class _Serving:
         handle = handler(term)
         for durable, kind in DURABLES:
             self._subscriptions.append(await term.bus.consume(durable, kind, handle))
+        self._subscriptions.append(await term.bus.listen(Kind.SCORE, listener(term)))
         for verb, answer in VERBS.items():
             self._subscriptions.append(await term.bus.serve(verb, responder(term, answer)))

@@ -11,9 +11,9 @@ import structlog
 
 from resihp_bus import Ack, Outcome
 from resihp_messages import FLEET, AnyEnvelope, event, new_id
-from resihp_scheduler import changes, endings, returns
+from resihp_scheduler import changes, endings, replan, returns, slowness
 from resihp_scheduler.changes import Cause
-from resihp_scheduler.planning import Choice, JobPlanning, NoPlan, in_thread
+from resihp_scheduler.planning import Choice, NoPlan
 from resihp_scheduler.situation import Situation, load, ranks_text
 from resihp_scheduler.term import Term
 from resihp_store import DeviceState, IncidentRecord, JobState, NodeState, UnitOfWork, queries
@@ -183,8 +183,7 @@ async def _answer(term: Term, after: Situation, lost: frozenset[int]) -> Choice 
         return NoPlan("no device is left")
     if after.job.state is JobState.STARTING and not after.all_started:
         return None
-    planning, clock = JobPlanning(after.spec), term.clock.monotonic
-    return await in_thread(lambda: planning.after_loss(after, after.alive, clock), term.settings.plan_deadline_s)
+    return await replan.after_loss(term, after)
 
 
 def _were_spare(after: Situation, lost: frozenset[int]) -> bool:
@@ -197,7 +196,8 @@ async def _respond(
 ) -> None:
     change = after.open if after.open is not None and after.open.mode == "recovery" else None
     correlation_id = change.correlation_id if change is not None else fault.correlation_id
-    incident = replace(fault, correlation_id=correlation_id).incident(work)
+    was_slow = await slowness.close_lost(work, after.name, fault.ranks)
+    incident = replace(fault, correlation_id=was_slow or correlation_id).incident(work)
     await work.add_incident(incident)
     if isinstance(answer, NoPlan):
         await endings.fail(term, work, after, f"{fault.text}; {answer.reason}")
@@ -206,12 +206,13 @@ async def _respond(
             mode="initial" if after.job.state is JobState.STARTING else "recovery",
             reason=f"{fault.text}; {answer.reason}",
             incident_id=incident.id,
-            correlation_id=correlation_id,
+            correlation_id=incident.correlation_id,
             # A second fault during a repair: the outage began with the first one.
             detect_s=change.phases_s.get("detect", 0.0) if change is not None else fault.detect_s,
             plan_s=plan_s,
         )
-        await changes.issue(term, work, after, answer, cause)
+        identifier = await changes.issue(term, work, after, answer, cause)
+        await replan.record(work, after, answer, incident, identifier, plan_s)
         if after.job.state is JobState.STARTING:
             await start_running(term, work, after, answer)
     elif after.finished:

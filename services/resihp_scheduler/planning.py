@@ -1,11 +1,11 @@
-"""The planner's functions, called for a job in a worker thread with a deadline, so that the event loop stays live."""
+"""The planner's functions, called for a job. Pure apart from the clock; `solver` calls them with a deadline."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from resihp_messages import JobSpec
 from resihp_plan import (
@@ -15,17 +15,21 @@ from resihp_plan import (
     ParallelPlan,
     Schedule,
     Workload,
+    check_program,
     describe_change,
     layout,
+    program,
     transfers,
     validate,
 )
+from resihp_plan.cluster import Health
 from resihp_plan.planner import Decision, Infeasible, plan_after_loss, plan_initial, predict
+from resihp_scheduler.calibration import Calibration, calibrated_cost, workload_of
 from resihp_scheduler.situation import Situation
 
 T = TypeVar("T")
-MIN_GAIN = 0.01
-"""A larger plan that is predicted to be faster by less than this is not worth a change of layout."""
+FULLY_CHECKED = 512
+"""Up to so many devices the whole program of a plan is proved; beyond, the planner has proved each kind of pipeline."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,21 @@ class Choice:
     predicted_tokens_per_s: float | None
     bound_tokens_per_s: float | None = None
     alternatives: tuple[Mapping[str, Any], ...] = ()
+    stay_tokens_per_s: float | None = None
+    """With the plan in force at the same speeds; None if it cannot run any more."""
+    change_s: float = 0.0
+    """Predicted time without training."""
+    stays: bool = False
+    """The plan in force is the best one."""
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {key: getattr(self, key) for key in self.__dataclass_fields__}
+        return {**values, "plan": self.plan.to_dict(), "alternatives": [dict(a) for a in self.alternatives]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        plan, alternatives = ParallelPlan.from_dict(values["plan"]), tuple(values["alternatives"])
+        return cls(**{**values, "plan": plan, "alternatives": alternatives})
 
 
 @dataclass(frozen=True)
@@ -49,20 +68,19 @@ class NoPlan:
 
 @dataclass(frozen=True)
 class JobPlanning:
-    """Planning for one job. Methods are pure apart from the clock."""
+    """Planning for one job, with its nominal or measured constants."""
 
     spec: JobSpec
+    measured: Calibration | None = None
     model: ModelSpec = field(init=False)
     cost: CostModel = field(init=False)
     workload: Workload = field(init=False)
 
     def __post_init__(self) -> None:
         model = ModelSpec(**self.spec.model.model_dump())
-        element = 8 if self.spec.dtype == "float64" else 4
-        batch = self.spec.batch
         object.__setattr__(self, "model", model)
-        object.__setattr__(self, "cost", CostModel.for_model(model, bytes_per_element=element))
-        object.__setattr__(self, "workload", Workload.typical(batch.micro_batches, batch.tokens_per_micro_batch))
+        object.__setattr__(self, "cost", calibrated_cost(self.spec, model, self.measured))
+        object.__setattr__(self, "workload", workload_of(self.spec, self.measured))
 
     def initial(self, cluster: Cluster | None = None) -> ParallelPlan:
         """The healthy plan. Raises `Infeasible`."""
@@ -74,16 +92,34 @@ class JobPlanning:
     def first(self, epoch: int) -> Choice:
         """The initial plan with its prediction."""
         plan = self.initial().with_epoch(epoch)
-        predicted = predict(plan, self.workload, self.cost).tokens_per_s
+        self.prove(plan, plan.world)
+        predicted = self.tokens_per_s(plan)
         return Choice(plan, "initial plan", "", predicted, predicted)
+
+    def tokens_per_s(self, plan: ParallelPlan, health: Health | None = None) -> float:
+        """Predicted throughput: the simulated program, and what an iteration costs outside it."""
+        overhead_s = self.measured.overhead_s if self.measured is not None else 0.0
+        return self.workload.tokens / (predict(plan, self.workload, self.cost, health=health).step_s + overhead_s)
+
+    def bound(self, speeds: Health, alive: Collection[int]) -> float:
+        """Healthy throughput times the share of the devices' speed that is left."""
+        healthy = self.initial()
+        return self.tokens_per_s(healthy) * sum(speeds.get(r, 1.0) for r in alive) / len(healthy.world)
+
+    def prove(self, plan: ParallelPlan, alive: Collection[int]) -> None:
+        """The rules of plans, and the program, before anybody runs it. Raises `InvalidPlan`, `InvalidProgram`."""
+        validate(plan, self.model, alive=alive, num_micro_batches=self.workload.num_micro_batches)
+        if len(plan.world) <= FULLY_CHECKED:
+            check_program(program(plan), plan)
 
     def after_loss(
         self,
         situation: Situation,
         alive: Collection[int],
         clock: Callable[[], float],
+        speeds: Health | None = None,
     ) -> Choice | NoPlan:
-        """The plan for the ranks that are left, or why there is none."""
+        """The plan for the ranks that are left, by the fast planner, or why there is none."""
         healthy = self.initial()
         old = situation.plan_in_force() if situation.in_force is not None else healthy
         bases = [ParallelPlan.from_dict(p.plan) for p in situation.bases]
@@ -99,54 +135,40 @@ class JobPlanning:
                 self.workload,
                 clock=clock,
                 cost=self.cost,
+                health=speeds or None,
                 state_plan=held,
                 reference=healthy,
                 require_state=state_exists,
                 epoch=situation.newest_epoch + 1,
             )
+            self.prove(decision.plan, alive)
         except Infeasible as error:
             return NoPlan(str(error))
         except ValueError as error:  # a plan that breaks a rule: better a clear end than survivors that wait in vain
             return NoPlan(f"planning failed: {error}")
-        return _choice(decision)
+        return self.choice_of(decision, old, speeds or {}, alive)
 
-    def growth(self, situation: Situation, clock: Callable[[], float]) -> Choice | NoPlan:
-        """A plan for all devices that are alive, some of which are in no plan yet. With all of the job's devices: its
-        initial layout; else the best one for those that are there, seen from the initial layout. If that is not faster
-        than the plan in force, the new devices stand by."""
-        healthy, old, epoch = self.initial(), situation.plan_in_force(), situation.newest_epoch + 1
-        try:
-            if situation.alive == set(healthy.world):
-                wanted = healthy.with_epoch(epoch)
-            else:
-                decision = plan_after_loss(
-                    healthy,
-                    self.model,
-                    situation.cluster,
-                    situation.alive,
-                    self.workload,
-                    clock=clock,
-                    cost=self.cost,
-                    state_plan=old,
-                    epoch=epoch,
-                )
-                wanted = decision.plan
-        except (Infeasible, ValueError) as error:
-            return NoPlan(str(error))
-        new = tuple(sorted(situation.alive - set(old.world)))
-        waiting = replace(old, epoch=epoch, standby=tuple(sorted({*old.standby, *new})))
-        best, kept = (predict(p, self.workload, self.cost).tokens_per_s for p in (wanted, waiting))
-        plan, name = (wanted, "all devices work") if best > kept * (1 + MIN_GAIN) else (waiting, "they stand by")
-        if plan is wanted and wanted.standby:
-            name = "they are used"
+    def choice_of(self, decision: Decision, old: ParallelPlan, speeds: Health, alive: Collection[int]) -> Choice:
+        """The planner's decision, predicted by the full simulation."""
+        running = set(old.active) <= set(alive)
         return Choice(
-            plan=plan,
-            reason=f"{name}, predicted {max(best, kept):.0f} tokens/s instead of {kept:.0f}",
-            difference=describe_change(old, plan),
-            predicted_tokens_per_s=best if plan is wanted else kept,
-            bound_tokens_per_s=predict(healthy, self.workload, self.cost).tokens_per_s
-            * len(situation.alive)
-            / len(healthy.world),
+            plan=decision.plan,
+            reason=decision.reason,
+            difference=decision.difference,
+            predicted_tokens_per_s=self.tokens_per_s(decision.plan, speeds),
+            bound_tokens_per_s=self.bound(speeds, alive),
+            alternatives=tuple(
+                {
+                    "name": a.name,
+                    "difference": a.difference,
+                    "predicted_tokens_per_s": a.predicted_tokens_per_s,
+                    "bytes_moved": a.bytes_moved,
+                    "reason": a.why_lost,
+                }
+                for a in decision.alternatives
+            ),
+            stay_tokens_per_s=self.tokens_per_s(old, speeds) if running else None,
+            change_s=decision.change_s or 0.0,
         )
 
     def _complete(self, plan: ParallelPlan, alive: Collection[int]) -> bool:
@@ -157,9 +179,8 @@ class JobPlanning:
     def requested(self, situation: Situation, wanted: ParallelPlan) -> Choice:
         """An operator's plan, checked against the job and completed: devices that it leaves out stand by.
 
-        Raises `InvalidPlan` (a ValueError) with the broken rule.
+        Raises `InvalidPlan` or `InvalidProgram` (ValueErrors) with the broken rule.
         """
-        validate(wanted, self.model, alive=situation.alive, num_micro_batches=self.workload.num_micro_batches)
         left_out = situation.alive - set(wanted.world)
         plan = ParallelPlan(
             epoch=situation.newest_epoch + 1,
@@ -168,29 +189,10 @@ class JobPlanning:
             standby=tuple(sorted({*wanted.standby, *left_out})),
             schedule=wanted.schedule,
         )
-        old = situation.plan_in_force()
-        predicted = predict(plan, self.workload, self.cost).tokens_per_s
-        return Choice(plan, "", describe_change(old, plan), predicted)
-
-
-def _choice(decision: Decision) -> Choice:
-    return Choice(
-        plan=decision.plan,
-        reason=decision.reason,
-        difference=decision.difference,
-        predicted_tokens_per_s=decision.predicted_tokens_per_s,
-        bound_tokens_per_s=decision.bound_tokens_per_s,
-        alternatives=tuple(
-            {
-                "name": a.name,
-                "difference": a.difference,
-                "predicted_tokens_per_s": a.predicted_tokens_per_s,
-                "bytes_moved": a.bytes_moved,
-                "reason": a.why_lost,
-            }
-            for a in decision.alternatives
-        ),
-    )
+        self.prove(plan, situation.alive)
+        old, speeds = situation.plan_in_force(), situation.speeds
+        predicted = self.tokens_per_s(plan, speeds)
+        return Choice(plan, "", describe_change(old, plan), predicted, self.bound(speeds, situation.alive))
 
 
 async def in_thread(work: Callable[[], T], deadline_s: float) -> T | NoPlan:

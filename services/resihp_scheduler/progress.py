@@ -9,7 +9,8 @@ import structlog
 from resihp_bus import Ack, Outcome
 from resihp_messages import AnyEnvelope, ack
 from resihp_plan import ParallelPlan
-from resihp_scheduler import changes, endings, phases, returns
+from resihp_scheduler import changes, endings, phases, replan, returns
+from resihp_scheduler.aim import SLOW
 from resihp_scheduler.changes import Cause
 from resihp_scheduler.losses import same_layout, start_running
 from resihp_scheduler.planning import Choice, JobPlanning, NoPlan, in_thread
@@ -45,7 +46,7 @@ async def workers_started(term: Term, envelope: AnyEnvelope, body: ack.WorkersSt
                 if (state := _UP.get(device.state)) is not None:
                     await work.set_devices(envelope.job, [rank], state, pid=pid)
         await begin_if_started(term, envelope.job)
-    await returns.grow(term, envelope.job)
+    term.wake(envelope.job)
     return Ack()
 
 
@@ -70,11 +71,9 @@ async def begin_if_started(term: Term, job: str) -> None:
 
 
 async def _first_choice(term: Term, situation: Situation) -> Choice | NoPlan:
-    planning, clock = JobPlanning(situation.spec), term.clock.monotonic
+    planning = JobPlanning(situation.spec)
     if situation.lost:
-        return await in_thread(
-            lambda: planning.after_loss(situation, situation.alive, clock), term.settings.plan_deadline_s
-        )
+        return await replan.after_loss(term, situation)
     return await in_thread(lambda: planning.first(situation.newest_epoch + 1), term.settings.plan_deadline_s)
 
 
@@ -94,7 +93,7 @@ async def plan_acknowledged(
         applied = await _complete(term, work, change)
     if applied:
         await returns.welcome(term, envelope.job)
-        await returns.grow(term, envelope.job)
+        term.wake(envelope.job)
     return Ack()
 
 
@@ -127,7 +126,8 @@ async def _complete(term: Term, work: UnitOfWork, change: ReconfigurationRecord)
     await _settle_devices(work, situation, plan)
     if change.mode == "recovery":
         for incident in await queries.incidents(work.connection, job_name=change.job, only_open=True):
-            await work.close_incident(incident.id, f"repaired by {change.id}")
+            if incident.kind != SLOW:  # over when the device has recovered
+                await work.close_incident(incident.id, f"repaired by {change.id}")
     return True
 
 

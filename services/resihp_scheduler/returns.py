@@ -1,8 +1,8 @@
 """Devices come back: lost ranks get new workers, and then, at a planned change, work.
 
 A rank keeps its number. Its device is `returning` from the command that starts its worker until the worker says hello;
-then it is a standby device outside the plan, and `grow` plans a layout with it. The ranks that run are not restarted:
-they switch by the vote of an iteration. Everything here is idempotent and holds back while another change is open.
+then it is a standby device outside the plan, and `decide` weighs a layout with it. The ranks that run are not
+restarted: they switch by the vote of an iteration. Everything here is idempotent.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from collections.abc import Collection, Iterable, Mapping
 import structlog
 
 from resihp_messages import command
-from resihp_scheduler import changes
-from resihp_scheduler.changes import Cause
-from resihp_scheduler.planning import JobPlanning, NoPlan, in_thread
 from resihp_scheduler.situation import Situation, load, ranks_text
 from resihp_scheduler.submission import free_slots
 from resihp_scheduler.term import Term
@@ -64,6 +61,7 @@ async def take_back(term: Term, work: UnitOfWork, situation: Situation, ranks: C
             incarnation=incarnation,
             start=start,
             pid=None,
+            p=1.0,
         )
         started[node].append(device)
     for node, devices in sorted(started.items()):
@@ -121,26 +119,3 @@ async def request(term: Term, work: UnitOfWork, situation: Situation, rank: int)
     if not await take_back(term, work, situation, [rank]):
         return f"no node has a free slot for rank {rank}"
     return ""
-
-
-async def grow(term: Term, job: str) -> None:
-    """Plan with returned ranks that are in no plan yet. Nothing happens while another change is under way."""
-    received_s = term.clock.monotonic()
-    async with term.lock(job):
-        async with term.store.read() as connection:
-            situation = await load(connection, job)
-        if situation is None or not _can_take_back(situation) or situation.open is not None:
-            return
-        new = situation.alive - situation.planned
-        if not new:
-            return
-        planning, clock = JobPlanning(situation.spec), term.clock.monotonic
-        choice = await in_thread(lambda: planning.growth(situation, clock), term.settings.plan_deadline_s)
-        if isinstance(choice, NoPlan):
-            log.warning("returned ranks cannot be used", job=job, ranks=sorted(new), reason=choice.reason)
-            return
-        async with term.transaction() as work:
-            plan_s = term.clock.monotonic() - received_s
-            reason = f"{ranks_text(new)} returned; {choice.reason}"
-            await changes.issue(term, work, situation, choice, Cause("planned", reason, plan_s=plan_s))
-    log.info("plan grows", job=job, ranks=sorted(new), epoch=choice.plan.epoch)

@@ -9,7 +9,7 @@ import structlog
 
 from resihp_bus import Ack, Handler, Outcome, Retry
 from resihp_messages import AnyEnvelope, Body, Kind, ack, event
-from resihp_scheduler import fleet, losses, progress
+from resihp_scheduler import fleet, losses, progress, slowness
 from resihp_scheduler.term import SOURCE, Term
 from resihp_store import LeadershipLost, StoreUnavailable
 
@@ -27,6 +27,8 @@ HANDLERS: Mapping[type[Body], Handle] = {
     event.WorkerFrozen: losses.devices_lost,
     event.NodeLost: losses.devices_lost,
     event.LinkLost: losses.link_lost,
+    event.DeviceSlow: slowness.device_slow,
+    event.DeviceRecovered: slowness.device_recovered,
     ack.WorkersStarted: progress.workers_started,
     ack.PlanPrepared: progress.plan_acknowledged,
     ack.PlanApplied: progress.plan_acknowledged,

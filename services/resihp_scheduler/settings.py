@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -26,7 +26,12 @@ class SchedulerSettings(ServiceSettings):
     report_flush_s: Seconds = 0.25
     """Iteration summaries are written together this often."""
     plan_deadline_s: Seconds = 20.0
-    """Planning that takes longer fails the job: survivors wait for `timeouts.plan_s` only."""
+    """A change that can wait is dropped if planning takes longer. After a loss the job fails: survivors wait for
+    `timeouts.plan_s` only."""
+    loss_deadline_s: Seconds = 1.5
+    """After a loss the survivors stand still: the full planner gets this long, then the fast one's plan is taken."""
+    planner: Literal["process", "thread"] = "process"
+    """Where the full planner runs. A process can be stopped when it is late; a thread needs less memory."""
     max_attempts: Annotated[int, Field(ge=1)] = 5
     """Plans in a row for one fault (refused, or interrupted by a broken link) before the job is given up."""
     housekeeping_s: Seconds = 3600.0

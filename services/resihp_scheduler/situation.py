@@ -58,6 +58,16 @@ class Situation:
         return frozenset(d.rank for d in self.devices if d.state.alive and d.state is not DeviceState.FINISHED)
 
     @cached_property
+    def speeds(self) -> Mapping[int, float]:
+        """Rank -> p of living ranks that are planned with less than a healthy speed."""
+        return {d.rank: d.p for d in self.devices if d.p != 1.0 and d.rank in self.alive}
+
+    @cached_property
+    def newcomers(self) -> frozenset[int]:
+        """Living ranks that no plan has taken in yet."""
+        return self.alive - self.planned
+
+    @cached_property
     def returning(self) -> frozenset[int]:
         """Lost ranks whose worker is being started again."""
         return frozenset(d.rank for d in self.devices if d.state is DeviceState.RETURNING)

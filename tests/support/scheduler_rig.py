@@ -134,6 +134,7 @@ class Rig:
             "database_url": self.database_url,
             "lease_ttl_s": 1.0,
             "lease_renew_s": 0.1,
+            "planner": "thread",
             "report_flush_s": 0.02,
             **changes,
         }

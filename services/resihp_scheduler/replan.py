@@ -1,0 +1,82 @@
+"""The plan after a loss, at once: the fast planner's, or a better one if the full planner has it in time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from resihp_messages import new_id
+from resihp_scheduler import pricing
+from resihp_scheduler.planning import Choice, JobPlanning, NoPlan, in_thread
+from resihp_scheduler.question import key_of
+from resihp_scheduler.rules.ski_rental import MIN_GAIN
+from resihp_scheduler.situation import Situation
+from resihp_scheduler.term import Term
+from resihp_store import DecisionOutcome, DecisionRecord, IncidentRecord, UnitOfWork, decisions
+
+
+async def after_loss(term: Term, after: Situation) -> Choice | NoPlan:
+    """Both planners side by side. The fast one also proves that the state is still held by somebody."""
+    async with term.store.read() as connection:
+        control = await decisions.control(connection, after.name)
+    measured, speeds = pricing.calibration_of(control), after.speeds
+    planning, clock = JobPlanning(after.spec, measured), term.clock.monotonic
+    first = asyncio.create_task(
+        in_thread(lambda: planning.after_loss(after, after.alive, clock, speeds), term.settings.plan_deadline_s)
+    )
+    full: Choice | NoPlan | None = None
+    if after.in_force is not None:
+        question = pricing.question_of(after, control, alive=after.alive, speeds=speeds)
+        full = await term.solver.ask(question, term.settings.loss_deadline_s)
+    fast = await first
+    if not isinstance(full, Choice) or isinstance(fast, NoPlan):
+        return fast
+    return _better(fast, full)
+
+
+def _better(fast: Choice, full: Choice) -> Choice:
+    quick, best = fast.predicted_tokens_per_s or 0.0, full.predicted_tokens_per_s or 0.0
+    if best <= quick * (1 + MIN_GAIN):
+        return fast
+    lost = {
+        "name": "fast planner",
+        "difference": fast.difference,
+        "predicted_tokens_per_s": quick,
+        "bytes_moved": None,
+        "reason": f"predicted {quick / best - 1:+.1%} tokens/s",
+    }
+    return replace(full, alternatives=(lost, *full.alternatives))
+
+
+async def record(
+    work: UnitOfWork, after: Situation, choice: Choice, incident: IncidentRecord, reconfiguration_id: str, plan_s: float
+) -> None:
+    """Keep the decision beside those that could wait: the same devices at the same speeds are not weighed again."""
+    row = DecisionRecord(
+        id=new_id(),
+        job=after.name,
+        incident_id=incident.id,
+        reconfiguration_id=reconfiguration_id,
+        trigger=f"{incident.kind.replace('_', ' ')}: {', '.join(map(str, incident.ranks))}",
+        question={
+            "speeds": {str(r): p for r, p in after.speeds.items()},
+            "alive": sorted(after.alive),
+            "old_epoch": after.in_force.epoch if after.in_force is not None else 0,
+        },
+        key=key_of(after.alive, after.speeds),
+        action="repair",
+        outcome=DecisionOutcome.ACTED,
+        reason=choice.reason,
+        difference=choice.difference,
+        plan=choice.plan.to_dict(),
+        alternatives=choice.alternatives,
+        predicted_tokens_per_s=choice.predicted_tokens_per_s,
+        stay_tokens_per_s=None,
+        bound_tokens_per_s=choice.bound_tokens_per_s,
+        planning_s=plan_s,
+        again_at=None,
+        note="",
+        created_at=work.now,
+        closed_at=work.now,
+    )
+    await decisions.add_decision(work, row)
