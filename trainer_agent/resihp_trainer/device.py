@@ -1,8 +1,8 @@
 """The virtual device clock: a rank that computes as long as its nominal work takes on the device that it stands for.
 
 With more workers than cores, real slowness cannot be produced (quotas and signals disturb the neighbours too). So each
-compute segment is padded to `nominal seconds / p`: ratios between devices, and between plans, are then faithful on any
-host that is fast enough. Everything that reports says that the clock is virtual.
+compute segment is padded to `nominal seconds / p`, and counts as that: ratios between devices, and between plans, are
+then faithful on any host that is fast enough. Everything that reports says that the clock is virtual.
 """
 
 from __future__ import annotations
@@ -73,18 +73,22 @@ class VirtualClock:
         cost = CostModel.for_model(model, flops_per_s=config.flops_per_s)
         return cls(device, cost.stage_cost(stages[s], last=s == len(stages) - 1), member, pause)
 
-    def pad(self, work: MicroBatchWork, kind: OpKind, spent_s: float) -> float:
-        """Wait for the rest of an operation that took `spent_s` of real computing; returns its seconds on this device.
+    def pad(self, work: MicroBatchWork, kind: OpKind, spent_s: float, busy_s: float | None = None) -> float:
+        """Wait for the rest of an operation that took `spent_s`; returns its seconds on this device.
 
-        The real ones, if they are more: then the host is too slow for the clock, and says so by its reports.
+        `busy_s`: the processor time in it (None: all of it). If that is more than the nominal seconds, the host is too
+        slow for the clock, and says so by its reports; what other processes of the host took is no part of the device.
         """
-        return pad(self.device, self.stage.member_op_s(self.member, work, kind), spent_s, self.pause)
+        return pad(self.device, self.stage.member_op_s(self.member, work, kind), spent_s, self.pause, busy_s)
 
 
-def pad(device: Device, nominal_s: float, spent_s: float, pause: Callable[[float], None]) -> float:
+def pad(
+    device: Device, nominal_s: float, spent_s: float, pause: Callable[[float], None], busy_s: float | None = None
+) -> float:
     """Wait for the rest of what takes a healthy device `nominal_s`; returns the seconds on this device."""
+    busy_s = spent_s if busy_s is None else busy_s
     while (left := nominal_s / device.p - spent_s) > _RESOLUTION_S:
         begin = device.clock()
         pause(min(left, _SLICE_S))
         spent_s += device.clock() - begin
-    return spent_s
+    return max(nominal_s / device.p, busy_s)

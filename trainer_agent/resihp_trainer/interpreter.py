@@ -193,9 +193,10 @@ class Interpreter:
     def _timed(self, kind: OpKind, unit: Unit, batch: MicroBatch, work: Work) -> Iterator[None]:
         """Note the segment; on a virtual clock wait until it has taken its time."""
         self.waits.update()
-        start = self.clock()
+        start, busy = self.clock(), time.thread_time()
         yield
         seconds = max(0.0, self.clock() - start - self.waits.update())
         if self.virtual is not None:
-            seconds = self.virtual.pad(MicroBatchWork(batch.num_tokens, batch.sum_sq_len), kind, seconds)
+            work_done = MicroBatchWork(batch.num_tokens, batch.sum_sq_len)
+            seconds = self.virtual.pad(work_done, kind, seconds, time.thread_time() - busy)
         work.segments.append(Segment(kind, unit, batch.num_tokens, batch.sum_sq_len, seconds))

@@ -34,9 +34,10 @@ class Probe:
         return min(self._once(self._matrix, pause) for _ in range(REPEATS))
 
     def _once(self, matrix: torch.Tensor, pause: Callable[[float], None]) -> float:
-        start = self._clock()
+        start, busy = self._clock(), time.thread_time()
         torch.mm(matrix, matrix)
         spent_s = self._clock() - start
         if not self._config.virtual:
             return spent_s
-        return pad(self._device, OPERATIONS / self._config.flops_per_s, spent_s, pause)
+        busy_s = time.thread_time() - busy
+        return pad(self._device, OPERATIONS / self._config.flops_per_s, spent_s, pause, busy_s)
