@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from resihp_plan.plan import ParallelPlan, ReplicaPlan, StagePlan
@@ -78,20 +79,16 @@ def _stage_changes(name: str, old: StagePlan, new: StagePlan) -> Iterator[str]:
 
 def _match(old: ParallelPlan, new: ParallelPlan) -> Mapping[int, int]:
     """Index in `old` -> index in `new`, by most common ranks; each at most once."""
-    common = {
-        (a, b): len(_members(old.replicas[a]) & _members(new.replicas[b]))
-        for a in range(len(old.replicas))
-        for b in range(len(new.replicas))
-    }
+    common: Counter[tuple[int, int]] = Counter()
+    for rank in old.active:
+        there, here = old.position(rank), new.position(rank)
+        if there is not None and here is not None:
+            common[there[0], here[0]] += 1
     matched: dict[int, int] = {}
-    for (a, b), count in sorted(common.items(), key=lambda item: (-item[1], item[0])):
-        if count and a not in matched and b not in matched.values():
+    for (a, b), _ in sorted(common.items(), key=lambda item: (-item[1], item[0])):
+        if a not in matched and b not in matched.values():
             matched[a] = b
     return matched
-
-
-def _members(replica: ReplicaPlan) -> set[int]:
-    return {rank for stage in replica.stages for rank in stage.ranks}
 
 
 def _layers(replica: ReplicaPlan) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Iterator, Mapping
 
@@ -46,14 +47,14 @@ def by_speed(placed: Placed, num_replicas: int) -> list[Pipeline]:
 def levelled(placed: Placed, num_replicas: int) -> list[Pipeline]:
     """Fastest group first, each to the replica that has the least speed so far (longest processing time first)."""
     order = sorted(placed, key=lambda s: (placed[s].layer_s, s))
-    speed = [0.0] * num_replicas
     parts: list[list[Slot]] = [[] for _ in range(num_replicas)]
     most = -(-len(order) // num_replicas)
+    open_ = [(0.0, a) for a in range(num_replicas)]
     for slot in order:
-        open_ = [a for a in range(num_replicas) if len(parts[a]) < most]
-        a = min(open_, key=lambda a: (speed[a], a))
+        speed, a = heapq.heappop(open_)
         parts[a].append(slot)
-        speed[a] += 1.0 / placed[slot].layer_s
+        if len(parts[a]) < most:
+            heapq.heappush(open_, (speed + 1.0 / placed[slot].layer_s, a))
     return [tuple(placed[s] for s in sorted(part, key=lambda s: (s[1], s[0]))) for part in parts]
 
 

@@ -85,26 +85,35 @@ def recycle(plan: ParallelPlan, space: Space, *, by_speed: bool = False) -> Shap
     layers = layers_of(plan)
     if len(set(layers)) > 1 or any(all(rep[s] is None for rep in groups) for s in range(len(layers[0]))):
         return None
-    total, replicas = space.workload.num_micro_batches, len(groups)
+    replicas, stages = range(len(groups)), range(len(layers[0]))
+    unit_s = [space.unit_s(_filled(groups, a), layers[0]) for a in replicas]
+    alive = [[a for a in replicas if groups[a][s] is not None] for s in stages]
 
-    def made(counts: Sequence[int]) -> Shape:
-        return _rerouted(space, groups, layers[0], counts)
+    def bound_s(counts: Sequence[int]) -> float:
+        load: dict[tuple[int, int], float] = {}
+        for s in stages:
+            lost = sum(counts) - sum(counts[a] for a in alive[s])
+            load.update(((a, s), counts[a] + lost / len(alive[s])) for a in alive[s])
+        return space.bound_s(unit_s, load, space.schedule)
 
-    counts = list(_even(total, replicas))
-    seconds = space.least_s(made(counts)) if by_speed else 0.0
-    while by_speed:
+    counts = _even(space.workload.num_micro_batches, len(groups))
+    return _rerouted(space, groups, layers[0], _descend(counts, bound_s) if by_speed else counts)
+
+
+def _descend(counts: tuple[int, ...], seconds: Callable[[Sequence[int]], float]) -> tuple[int, ...]:
+    """One micro-batch after the other to another replica, as long as that is faster."""
+    best_s, replicas = seconds(counts), range(len(counts))
+    while True:
         trials = [
-            [c + (a == y) - (a == x) for a, c in enumerate(counts)]
-            for x in range(replicas)
-            for y in range(replicas)
+            tuple(c + (a == y) - (a == x) for a, c in enumerate(counts))
+            for x in replicas
+            for y in replicas
             if x != y and counts[x] > 0
         ]
-        best = min(trials, key=lambda c: space.least_s(made(c)), default=counts)
-        better = space.least_s(made(best))
-        if better >= seconds * (1 - 1e-9):
-            break
-        counts, seconds = best, better
-    return made(counts)
+        best = min(trials, key=seconds, default=counts)
+        if seconds(best) >= best_s * (1 - 1e-9):
+            return counts
+        counts, best_s = best, seconds(best)
 
 
 def resihp_paper(
@@ -162,7 +171,7 @@ def _rerouted(space: Space, groups: Groups, layers: Layers, counts: Sequence[int
     moved = []
     for s in range(len(layers)):
         alive = [a for a, rep in enumerate(groups) if rep[s] is not None]
-        lost = [(a, m) for a, n in enumerate(counts) if a not in alive for m in range(n)]
+        lost = [(a, m) for a, n in enumerate(counts) if groups[a][s] is None for m in range(n)]
         moved += [Migration(a, s, m, alive[i % len(alive)]) for i, (a, m) in enumerate(lost)]
     pipelines = tuple(_filled(groups, a) for a in range(len(groups)))
     return Shape(pipelines, (layers,) * len(groups), tuple(counts), space.schedule, tuple(moved))
@@ -170,8 +179,10 @@ def _rerouted(space: Space, groups: Groups, layers: Layers, counts: Sequence[int
 
 def _filled(groups: Groups, a: int) -> Pipeline:
     """The replica's groups, with a place without work where there is none."""
-    some = [next(g for rep in groups if (g := rep[s]) is not None) for s in range(len(groups[a]))]
-    return tuple(g or _empty(some[s], a, s) for s, g in enumerate(groups[a]))
+    return tuple(
+        g if g is not None else _empty(next(x for rep in groups if (x := rep[s]) is not None), a, s)
+        for s, g in enumerate(groups[a])
+    )
 
 
 def _empty(like: TpGroup, a: int, s: int) -> TpGroup:

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from resihp_plan.planner.space import Pipeline, Space, Worth
+from resihp_plan.planner.space import Level, Pipeline, Space, Worth
 
 IMPROVEMENT = 1e-6
 """Relative; what is less is noise of the estimate."""
@@ -19,6 +19,7 @@ class Board:
         self.space = space
         self.pipelines = list(pipelines)
         self.worths: list[Worth | None] = [space.worth(p) if p else None for p in pipelines]
+        self._level: Level | None = None
         self.seconds = self.trial({})
 
     def trial(self, changes: Mapping[int, Pipeline]) -> float:
@@ -28,6 +29,11 @@ class Board:
             new[a] = self.space.worth(pipeline) if pipeline else None
             if pipeline and new[a] is None:
                 return float("inf")
+        if self._level is not None:
+            gone = [w for a in changes if (w := self.worths[a]) is not None]
+            changed = self._level.changed(gone, [w for w in new.values() if w is not None])
+            if changed is not None:
+                return self.space.at_level_s(changed)
         worths: list[Worth] = []
         for a, worth in enumerate(self.worths):
             known = new.get(a, worth)
@@ -35,6 +41,8 @@ class Board:
                 worths.append(known)
             elif a not in new and self.pipelines[a]:
                 return float("inf")
+        if not changes and self.space.is_continuous(len(worths)):
+            self._level = Level.of(worths)
         return self.space.level_s(worths) if worths else float("inf")
 
     def take(self, changes: Mapping[int, Pipeline], seconds: float) -> None:
@@ -42,6 +50,8 @@ class Board:
             self.pipelines[a] = pipeline
             self.worths[a] = self.space.worth(pipeline) if pipeline else None
         self.seconds = seconds
+        if self._level is not None:
+            self._level = Level.of([w for w in self.worths if w is not None])
 
     @property
     def result(self) -> tuple[Pipeline, ...]:
@@ -55,8 +65,8 @@ class Board:
         if len(self.pipelines) < 2 or not kinds:
             return
         common = max(kinds, key=lambda k: (kinds[k], -k))
+        special = [(a, s) for a, s in places if self.pipelines[a][s].kind != common] or places
         for _ in range(trials):
-            special = [(a, s) for a, s in places if self.pipelines[a][s].kind != common] or places
             a, s = rng.choice(special)
             b = rng.randrange(len(self.pipelines) - 1)
             b += b >= a
@@ -67,6 +77,7 @@ class Board:
             if seconds < self.seconds * (1 - IMPROVEMENT):
                 self.take(changes, seconds)
                 places = [(x, t) for x, p in enumerate(self.pipelines) for t in range(len(p))]
+                special = [(a, s) for a, s in places if self.pipelines[a][s].kind != common] or places
 
     def _exchange(self, rng: random.Random, a: int, s: int, b: int) -> Mapping[int, Pipeline] | None:
         one, other = self.pipelines[a], self.pipelines[b]

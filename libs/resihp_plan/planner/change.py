@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from resihp_plan.check import check_program
 from resihp_plan.cluster import Cluster, Health
@@ -33,8 +34,8 @@ SMALL = 16
 """Up to so many devices, the arrangements of `plan_after_loss` are compared too: other numbers of stages, merges."""
 CLOSE = 0.005
 """Candidates within this of the most tokens are equal (no prediction is better): the smallest change wins."""
-MAX_PROVEN = 8
-"""Kinds of pipelines whose program is checked in full."""
+MAX_PROVEN = 2
+"""Kinds of pipelines whose program is checked in full in one planning."""
 SEED = 20_260_506
 
 
@@ -315,9 +316,15 @@ def _prove(plan: ParallelPlan, model: ModelSpec, usable: frozenset[int], workloa
         return
     kinds = sorted({(len(r.stages), r.num_micro_batches) for r in plan.replicas})
     for num_stages, count in kinds[:: max(1, len(kinds) // MAX_PROVEN)]:
-        stages = tuple(StagePlan(s, s + 1, (s,), (1,)) for s in range(num_stages))
-        alone = ParallelPlan(0, (ReplicaPlan(stages, count),), schedule=plan.schedule)
-        check_program(program(alone), alone)
+        _prove_kind(plan.schedule, num_stages, count)
+
+
+@lru_cache(maxsize=256)
+def _prove_kind(schedule: Schedule, num_stages: int, count: int) -> None:
+    """Once per process: the closed form is a pure function of these numbers."""
+    stages = tuple(StagePlan(s, s + 1, (s,), (1,)) for s in range(num_stages))
+    alone = ParallelPlan(0, (ReplicaPlan(stages, count),), schedule=schedule)
+    check_program(program(alone), alone)
 
 
 def step_s_at(plan: ParallelPlan, workload: Workload, cost: CostModel, speeds: Mapping[int, float]) -> float:

@@ -26,7 +26,9 @@ class Found:
 
 
 def rivals(plan: ParallelPlan, space: Space, nominal: Space) -> list[Found]:
-    """Plans of policies that do not exchange units."""
+    """Plans of policies that do not exchange units; for very many replicas none."""
+    if len(plan.replicas) > MANY:
+        return []
     candidates = (
         ("micro-batches by speed", baselines.static(plan, space, by_speed=True)),
         ("intact replicas", baselines.restart(plan, space)),

@@ -5,6 +5,7 @@ Equal to what `transfers` moves, tensor by tensor, as long as every slice has a 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -32,7 +33,8 @@ class _Held:
     layers: tuple[int, int]
     first: bool
     last: bool
-    units: dict[Split, tuple[int, int]]
+    units: tuple[tuple[int, int], ...]
+    """In the order of `Split`."""
 
     def embeds(self, model: ModelSpec) -> bool:
         return self.first or (self.last and model.tied_embeddings)
@@ -40,35 +42,38 @@ class _Held:
 
 def moving(old: ParallelPlan, new: ParallelPlan, model: ModelSpec) -> Moving:
     """What the ranks of `new` must receive if those of `old` that are in `new` kept their shards."""
-    before, after = _held(old, model), _held(new, model)
-    whole = {
-        part: {s: _elements(model, part, s) for s in Split} for part in (EMBEDDING, 0, HEAD)
-    }  # elements per unit of a split
-    received = []
-    for rank, now in after.items():
-        then = before.get(rank)
-        if now == then:
-            continue
-        elements = 0
-        for split, (start, stop) in now.units.items():
-            common = 0 if then is None else _overlap(then.units[split], (start, stop))
-            layers = now.layers[1] - now.layers[0]
-            kept_layers = 0 if then is None else _overlap(then.layers, now.layers)
-            elements += whole[0][split] * (layers * (stop - start) - kept_layers * common)
-            for part, here, there in (
-                (EMBEDDING, now.embeds(model), then is not None and then.embeds(model)),
-                (HEAD, now.last, then is not None and then.last),
-            ):
-                if here:
-                    elements += whole[part][split] * (stop - start - (common if there else 0))
-        if elements:
-            received.append(elements)
-    return Moving(sum(received), max(received, default=0), len(received))
+    before = _held(old, model)
+    pairs = Counter((before.get(rank), now) for rank, now in _held(new, model).items())
+    received = [(n, elements) for (then, now), n in pairs.items() if (elements := _received(then, now, model))]
+    return Moving(
+        sum(n * elements for n, elements in received),
+        max((elements for _, elements in received), default=0),
+        sum(n for n, _ in received),
+    )
+
+
+def _received(then: _Held | None, now: _Held, model: ModelSpec) -> int:
+    """Elements that a rank lacks."""
+    if then == now:
+        return 0
+    elements = 0
+    layers = now.layers[1] - now.layers[0]
+    kept_layers = 0 if then is None else _overlap(then.layers, now.layers)
+    for i, (split, (start, stop)) in enumerate(zip(Split, now.units, strict=True)):
+        common = 0 if then is None else _overlap(then.units[i], (start, stop))
+        elements += _elements(model, 0, split) * (layers * (stop - start) - kept_layers * common)
+        for part, here, there in (
+            (EMBEDDING, now.embeds(model), then is not None and then.embeds(model)),
+            (HEAD, now.last, then is not None and then.last),
+        ):
+            if here:
+                elements += _elements(model, part, split) * (stop - start - (common if there else 0))
+    return elements
 
 
 def _held(plan: ParallelPlan, model: ModelSpec) -> dict[int, _Held]:
     found: dict[int, _Held] = {}
-    cuts: dict[tuple[int, ...], list[dict[Split, tuple[int, int]]]] = {}
+    cuts: dict[tuple[int, ...], list[tuple[tuple[int, int], ...]]] = {}
     for replica in plan.replicas:
         last = len(replica.stages) - 1
         for s, stage in enumerate(replica.stages):
@@ -79,14 +84,15 @@ def _held(plan: ParallelPlan, model: ModelSpec) -> dict[int, _Held]:
     return found
 
 
-def _cut(stage: StagePlan, model: ModelSpec) -> list[dict[Split, tuple[int, int]]]:
-    found: list[dict[Split, tuple[int, int]]] = [{} for _ in stage.ranks]
+def _cut(stage: StagePlan, model: ModelSpec) -> list[tuple[tuple[int, int], ...]]:
+    """[member]: its units of every split."""
+    found: list[list[tuple[int, int]]] = [[] for _ in stage.ranks]
     for split in Split:
         counts = unit_shares(stage, model, split)
         stops = counts if split is Split.REPLICATED else tuple(accumulate(counts))
         for t, (count, stop) in enumerate(zip(counts, stops, strict=True)):
-            found[t][split] = (stop - count, stop)
-    return found
+            found[t].append((stop - count, stop))
+    return [tuple(each) for each in found]
 
 
 @lru_cache(maxsize=256)

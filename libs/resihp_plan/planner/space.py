@@ -7,7 +7,7 @@ schedule's program under the cost model (`timeline`), plus the gradient synchron
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -40,6 +40,35 @@ class Worth:
     """Each further one."""
     elements: float
     """Parameters of the rank that holds most."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """Sums over many replicas that give the continuous level of their micro-batches: ranks as well as exact counts, and
+    a change of a few replicas is cheap."""
+
+    number: int
+    weight: float
+    ahead: float
+    elements: float
+
+    @classmethod
+    def of(cls, worths: Sequence[Worth]) -> Level:
+        weight = sum([1.0 / w.pace_s for w in worths])
+        ahead = sum([w.fill_s / w.pace_s - 1 for w in worths])
+        return cls(len(worths), weight, ahead, max([w.elements for w in worths]))
+
+    def changed(self, gone: Sequence[Worth], new: Sequence[Worth]) -> Level | None:
+        """With others in place of some; None if the largest is gone and the sums do not say who is next."""
+        most = max([w.elements for w in new], default=0.0)
+        if any(w.elements >= self.elements for w in gone) and most < self.elements:
+            return None
+        return Level(
+            self.number - len(gone) + len(new),
+            self.weight + sum([1.0 / w.pace_s for w in new]) - sum([1.0 / w.pace_s for w in gone]),
+            self.ahead + sum([w.fill_s / w.pace_s - 1 for w in new]) - sum([w.fill_s / w.pace_s - 1 for w in gone]),
+            max(self.elements, most),
+        )
 
 
 @dataclass(frozen=True)
@@ -184,16 +213,21 @@ class Space:
             worths.append(worth)
         return self.level_s(worths) if worths else float("inf")
 
+    def is_continuous(self, num_replicas: int) -> bool:
+        """Whether estimates divide the micro-batches continuously."""
+        return self.own_counts and num_replicas > EXACT_COUNTS
+
+    def at_level_s(self, level: Level) -> float:
+        """`level_s` of many replicas."""
+        longest = (self.workload.num_micro_batches + level.ahead) / level.weight
+        return longest + self.cost.all_reduce_s(level.number, int(level.elements))
+
     def level_s(self, worths: Sequence[Worth]) -> float:
         """Seconds of an iteration with the micro-batches divided as well as possible."""
-        if self.own_counts and len(worths) > EXACT_COUNTS:
-            # The continuous level ranks as well as the exact counts, and is cheap for hundreds of replicas.
-            weight = sum([1.0 / w.pace_s for w in worths])
-            total = self.workload.num_micro_batches
-            longest = (total + sum([w.fill_s / w.pace_s - 1 for w in worths])) / weight
-        else:
-            counts = self.counts(worths)
-            longest = max(w.fill_s + (m - 1) * w.pace_s for w, m in zip(worths, counts, strict=True) if m)
+        if self.is_continuous(len(worths)):
+            return self.at_level_s(Level.of(worths))
+        counts = self.counts(worths)
+        longest = max(w.fill_s + (m - 1) * w.pace_s for w, m in zip(worths, counts, strict=True) if m)
         return longest + self.cost.all_reduce_s(len(worths), int(max([w.elements for w in worths])))
 
     def shape(self, pipelines: Sequence[Pipeline]) -> Shape | None:
@@ -237,19 +271,28 @@ class Space:
         """No schedule is faster: a group starts after the stages before it and ends before their backward, with all of
         its units in between; and a micro-batch passes all stages. Cheap; for shapes that exchange units."""
         unit_s = [self.unit_s(p, n) for p, n in zip(shape.pipelines, shape.layers, strict=True)]
-        units = {(a, s): shape.counts[a] for a, row in enumerate(unit_s) for s in range(len(row))}
+        units: dict[tuple[int, int], float] = {
+            (a, s): shape.counts[a] for a, row in enumerate(unit_s) for s in range(len(row))
+        }
         for m in shape.migrations:
             units[m.replica, m.stage] -= 1
             units[m.executor, m.stage] += 1
+        return self.bound_s(unit_s, units, shape.schedule) + self.sync_s(shape)
+
+    def bound_s(
+        self, unit_s: Sequence[Sequence[float]], units: Mapping[tuple[int, int], float], schedule: Schedule
+    ) -> float:
+        """`least_s` without synchronisation, from seconds per unit and numbers of units by (replica, stage)."""
         num_stages = max(map(len, unit_s))
         best = [min(row[s] for row in unit_s if s < len(row)) for s in range(num_stages)]
         if any(len(row) < num_stages for row in unit_s):
             best = [0.0] * num_stages  # a short replica's stages are others
         # The weight halves of a split backward hold up nobody.
-        ratio, split = self.cost.backward_ratio, shape.schedule.splits_backward
+        ratio, split = self.cost.backward_ratio, schedule.splits_backward
         before, through = (1 / (1 + ratio), (1 + ratio / 2) / (1 + ratio)) if split else (1.0, 1.0)
-        longest = max(sum(best[:s]) * before + n * unit_s[a][s] for (a, s), n in units.items() if n)
-        return max(longest, sum(best) * through) + self.sync_s(shape)
+        first = [t * before for t in itertools.accumulate(best, initial=0.0)]
+        longest = max(first[s] + n * unit_s[a][s] for (a, s), n in units.items() if n)
+        return max(longest, sum(best) * through)
 
     def unit_s(self, pipeline: Pipeline, layers: Layers) -> list[float]:
         """Per stage: forward and backward of one micro-batch."""

@@ -75,65 +75,22 @@ def timeline(schedule: Schedule, num_stages: int, num_micro_batches: int) -> Tim
     18.0
     """
     lanes = [list(order(schedule, num_stages, s, num_micro_batches)) for s in range(num_stages)]
-    return _Compiler(lanes, num_micro_batches).compile()
+    kinds = tuple(k for k in OpKind if k in {kind for kind, _ in lanes[0]})
+    graph = _run(lanes, kinds, num_micro_batches)
+    return Timeline(num_stages, kinds, len(graph.own), graph.levels())
 
 
-class _Compiler:
-    """Runs the program once, symbolically: who waits for whom."""
+@dataclass
+class _Graph:
+    """Operations in an order in which they can run; -1 is the start of everything."""
 
-    def __init__(self, lanes: list[list[Computation]], count: int) -> None:
-        self.lanes, self.count = lanes, count
-        present = {kind for kind, _ in lanes[0]}
-        self.kinds = tuple(k for k in OpKind if k in present)
-        self.own: list[int] = []
-        self.other: list[int] = []
-        self.edge: list[int] = []
-        self.column: list[int] = []
-        self.depth: list[int] = []
+    own: list[int]
+    other: list[int]
+    edge: list[int]
+    column: list[int]
+    depth: list[int]
 
-    def compile(self) -> Timeline:
-        """Visits stages until none gets further; a stage stops at what it must wait for."""
-        num_stages = len(self.lanes)
-        forward = [[-1] * self.count for _ in range(num_stages)]
-        backward = [[-1] * self.count for _ in range(num_stages)]
-        position, last = [0] * num_stages, [-1] * num_stages
-        moved = True
-        while moved:
-            moved = False
-            for s, lane in enumerate(self.lanes):
-                start = i = position[s]
-                while i < len(lane):
-                    kind, m = lane[i]
-                    edge, other = 2 * (num_stages - 1), -1
-                    if kind is OpKind.FORWARD:
-                        if s > 0:
-                            edge, other = s - 1, forward[s - 1][m]
-                    elif kind is not OpKind.BACKWARD_WEIGHT and s + 1 < num_stages:
-                        edge, other = num_stages - 1 + s, backward[s + 1][m]
-                    if other < 0 and edge < 2 * (num_stages - 1):
-                        break
-                    last[s] = self._add(last[s], other, edge, self.kinds.index(kind) * num_stages + s)
-                    if kind is OpKind.FORWARD:
-                        forward[s][m] = last[s]
-                    elif kind is not OpKind.BACKWARD_WEIGHT:
-                        backward[s][m] = last[s]
-                    i += 1
-                position[s] = i
-                moved = moved or i > start
-        if any(p < len(lane) for p, lane in zip(position, self.lanes, strict=True)):
-            raise ValueError("program waits for ever")
-        return Timeline(num_stages, self.kinds, len(self.own), self._levels())
-
-    def _add(self, own: int, other: int, edge: int, column: int) -> int:
-        self.own.append(own)
-        self.other.append(other)
-        self.edge.append(edge)
-        self.column.append(column)
-        before = max(self.depth[own] if own >= 0 else -1, self.depth[other] if other >= 0 else -1)
-        self.depth.append(before + 1)
-        return len(self.own) - 1
-
-    def _levels(self) -> tuple[_Level, ...]:
+    def levels(self) -> tuple[_Level, ...]:
         depth = np.array(self.depth, dtype=np.intp)
         by_level = np.argsort(depth, kind="stable")
         number = np.empty(len(depth) + 1, dtype=np.intp)  # old -> new; the last entry (-1) is the start of everything
@@ -145,3 +102,46 @@ class _Compiler:
         return tuple(
             _Level(int(a), int(b), own[a:b], other[a:b], edge[a:b], column[a:b]) for a, b in itertools.pairwise(bounds)
         )
+
+
+def _run(lanes: list[list[Computation]], kinds: tuple[OpKind, ...], count: int) -> _Graph:
+    """Runs the program once, symbolically: visits stages until none gets further; each stops at what it waits for."""
+    num_stages, free = len(lanes), 2 * (len(lanes) - 1)
+    graph = _Graph([], [], [], [], [])
+    own, others, edges, columns, depth = graph.own, graph.other, graph.edge, graph.column, graph.depth
+    column_of = {kind: i * num_stages for i, kind in enumerate(kinds)}
+    results = {k: [[-1] * count for _ in lanes] for k in kinds}
+    back = OpKind.BACKWARD_INPUT if OpKind.BACKWARD_INPUT in results else OpKind.BACKWARD
+    position, last = [0] * num_stages, [-1] * num_stages
+    left = sum(map(len, lanes))
+    while left:
+        before = left
+        for s, lane in enumerate(lanes):
+            previous, first = last[s], position[s]
+            above = results[OpKind.FORWARD][s - 1] if s else None
+            below = results[back][s + 1] if s + 1 < num_stages else None
+            for kind, m in itertools.islice(lane, first, None):
+                other, edge = -1, free
+                if kind is OpKind.FORWARD:
+                    if above is not None:
+                        other, edge = above[m], s - 1
+                elif kind is back and below is not None:
+                    other, edge = below[m], num_stages - 1 + s
+                if other < 0 and edge < free:
+                    break
+                node = len(own)
+                level = 0 if previous < 0 else depth[previous] + 1
+                if other >= 0 and depth[other] >= level:
+                    level = depth[other] + 1
+                own.append(previous)
+                others.append(other)
+                edges.append(edge)
+                columns.append(column_of[kind] + s)
+                depth.append(level)
+                results[kind][s][m] = previous = node
+                position[s] += 1
+            last[s] = previous
+            left -= position[s] - first
+        if left == before:
+            raise ValueError("program waits for ever")
+    return graph

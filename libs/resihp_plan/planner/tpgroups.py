@@ -37,8 +37,8 @@ class TpGroup:
     kind: int
     """Groups of one kind are equal in all of this but the ranks."""
     layer_bytes: tuple[tuple[int, float, float, float], ...]
-    """Per member with a memory limit: (limit, state bytes per layer, activation bytes per layer and micro-batch in
-    flight, bytes of embedding or head)."""
+    """Of members with a memory limit, without repetition: (limit, state bytes per layer, activation bytes per layer and
+    micro-batch in flight, bytes of embedding or head)."""
 
     def max_layers(self, in_flight: int, *, holds_vocabulary: bool) -> int:
         """Layers that fit into every member's memory."""
@@ -157,7 +157,7 @@ class GroupMaker:
         m, model = self.memory, self.cost.model
         layer, vocabulary = layer_elements(model), vocabulary_elements(model)
         tokens = m.tokens_per_micro_batch * model.hidden
-        return tuple(
+        each = (
             (
                 m.limit_of[rank],
                 m.bytes_per_element * m.state_copies * layer * held[t],
@@ -167,6 +167,7 @@ class GroupMaker:
             for t, rank in enumerate(ranks)
             if rank in m.limit_of
         )
+        return tuple(dict.fromkeys(each))  # equal members say the same
 
 
 @lru_cache(maxsize=64)
