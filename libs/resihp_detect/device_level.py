@@ -130,12 +130,13 @@ class DeviceLevel:
         if not valid.any():
             return ()
         residual = self._residual(seconds, work, valid)
-        _, peers, counts = peer_medians(residual - self._offset)
-        against = residual - self._offset - np.where(np.isfinite(peers), peers, self._level[:, None])
-        few = self.roster.sizes < self.config.few_peers
-        if few.any():
+        counts = np.isfinite(residual).sum(axis=1)
+        against = residual - self._offset - self._reference(residual)
+        few = self._are_few(residual)
+        if few.any():  # own healthy time must agree: that a device became slow, and that it recovered
             own = residual - self._offset - self._level[:, None]
-            against = np.where(few[:, None], np.minimum(against, own), against)
+            agreed = np.where(self._cusum.slow, np.maximum(against, own), np.minimum(against, own))
+            against = np.where(few[:, None], agreed, against)
         factor = self._factors(residual, counts)
         slow, recovered = self._cusum.update(iteration, against, factor)
         verdicts = conclude.devices(self, iteration, np.nonzero(slow), np.nonzero(recovered))
@@ -144,6 +145,19 @@ class DeviceLevel:
         shifted = self._common(iteration, healthy, np.where(counts > 0, level, np.nan), factor)
         self._track(against, level, factor)
         return (*verdicts, *shifted)
+
+    def _reference(self, residual: Floats) -> Floats:
+        """What each device is compared with: the median of its peers that are not slow, or if there is none the level
+        of the group when it was healthy. So the slow devices of a small group do not hide each other.
+        """
+        healthy = np.where(self._cusum.slow, np.nan, residual - self._offset)
+        group, peers, _ = peer_medians(healthy)
+        peers = np.where(self._cusum.slow, group[:, None], peers)
+        return np.where(np.isfinite(peers), peers, self._level[:, None])
+
+    def _are_few(self, residual: Floats) -> npt.NDArray[np.bool_]:
+        """Groups in which too few healthy devices report to outvote one of them."""
+        return np.asarray((np.isfinite(residual) & ~self._cusum.slow).sum(axis=1) < self.config.few_peers)
 
     def _residual(self, seconds: Floats, work: Floats, valid: npt.NDArray[np.bool_]) -> Floats:
         predicted = np.einsum("gdf,gf->gd", np.where(valid[..., None], work, 0.0), self._weights)
@@ -179,7 +193,7 @@ class DeviceLevel:
         """
         c = self.config
         known = np.isfinite(level) & (self.roster.sizes > 1)
-        few = self.roster.sizes < c.few_peers
+        few = np.isfinite(healthy).sum(axis=1) < c.few_peers
         lowest = np.where(np.isfinite(healthy), healthy, np.inf).min(axis=1)
         highest = np.where(np.isfinite(healthy), healthy, -np.inf).max(axis=1)
         was_zero = self._shift.max(axis=0) <= 0.0

@@ -51,7 +51,8 @@ class HealthWatch:
         self._layouts = Layouts(bus)
         self._jobs: dict[str, JobHealth] = {}
         self._unknown: set[str] = set()
-        self._position = 0
+        self.position = 0
+        """In the stream: everything up to there is judged and said."""
         self._kept_at = 0
         self._kept_s = clock.monotonic()
         self._name = f"detector-{settings.partition}-of-{settings.num_partitions}"
@@ -73,11 +74,11 @@ class HealthWatch:
             self._restore(msgpack.unpackb(raw, strict_map_key=False))
         except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
             log.warning("snapshot_unusable", error=str(error))  # the stream holds enough to learn anew
-            self._jobs, self._position = {}, 0
+            self._jobs, self.position = {}, 0
 
     async def run(self) -> None:
         """Judge until cancelled."""
-        async with contextlib.aclosing(self._bus.replay(Kind.REPORT, after_sequence=self._position)) as reports:
+        async with contextlib.aclosing(self._bus.replay(Kind.REPORT, after_sequence=self.position)) as reports:
             async for stored in reports:
                 await self.take(stored)
                 if self._clock.monotonic() - self._kept_s >= self._settings.snapshot_period_s:
@@ -88,19 +89,19 @@ class HealthWatch:
         body = stored.envelope.body
         if isinstance(body, IterationReport):
             await self._take(stored.envelope, body)
-        self._position = stored.sequence
+        self.position = stored.sequence
 
     async def keep(self) -> None:
         """Take a snapshot, if there is news. A bus that is down is no error: the old one is as good, only older."""
         self._kept_s = self._clock.monotonic()
-        if self._position == self._kept_at:
+        if self.position == self._kept_at:
             return
         try:
             await self._bus.keep(self._name, msgpack.packb(self._snapshot()))
         except BusUnavailable as error:
             log.warning("snapshot_delayed", error=str(error))
             return
-        self._kept_at = self._position
+        self._kept_at = self.position
 
     # --- one report -----------------------------------------------------------------------------------------------
 
@@ -163,7 +164,7 @@ class HealthWatch:
 
     def _snapshot(self) -> dict[str, Any]:
         jobs = {job: health.snapshot() for job, health in self._jobs.items()}
-        return {"version": _VERSION, "position": self._position, "jobs": jobs}
+        return {"version": _VERSION, "position": self.position, "jobs": jobs}
 
     def _restore(self, state: Any) -> None:
         if state["version"] != _VERSION:
@@ -171,5 +172,5 @@ class HealthWatch:
         self._jobs = {
             job: JobHealth.restored(job, known, self._config, self.is_mine) for job, known in state["jobs"].items()
         }
-        self._position = self._kept_at = int(state["position"])
-        log.info("snapshot_restored", position=self._position, jobs=len(self._jobs))
+        self.position = self._kept_at = int(state["position"])
+        log.info("snapshot_restored", position=self.position, jobs=len(self._jobs))
