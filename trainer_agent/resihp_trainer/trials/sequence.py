@@ -43,8 +43,8 @@ _TRIES = 30
 class Sequence:
     """One job from its first plan to its end. Raises `TrialFailed` if it hangs, or if anybody dies unasked."""
 
-    def __init__(self, job: TrainerJob, model: ModelSpec, script: Script) -> None:
-        self.job, self.model, self.script = job, model, script
+    def __init__(self, job: TrainerJob, model: ModelSpec, script: Script, *, limit_s: float = SEQUENCE_LIMIT_S) -> None:
+        self.job, self.model, self.script, self.limit_s = job, model, script, limit_s
         self.log: list[str] = []
         """Every plan that was delivered, and every death, in order."""
         self._rng: Random = script.draws()
@@ -80,8 +80,8 @@ class Sequence:
         return found
 
     def _on_pump(self) -> None:
-        if time.monotonic() - self._began_s > SEQUENCE_LIMIT_S:
-            raise TrialFailed(f"not over after {SEQUENCE_LIMIT_S} s; {self.job.situation()}")
+        if time.monotonic() - self._began_s > self.limit_s:
+            raise TrialFailed(f"not over after {self.limit_s} s; {self.job.situation()}")
         if self._is_ending():
             self._dismiss_newcomers()
             return
