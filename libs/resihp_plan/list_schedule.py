@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from resihp_plan.edges import Place
 from resihp_plan.operation import Op, OpKind, unit_ops
-from resihp_plan.plan import ParallelPlan
+from resihp_plan.plan import ParallelPlan, StagePlan
 
 Unit = tuple[int, int]
 """(replica, micro-batch) at a known stage."""
@@ -50,9 +50,15 @@ def list_order(plan: ParallelPlan, replicas: Collection[int]) -> tuple[Taken, ..
     nominal: dict[Place, tuple[float, float]] = {}
     for a in replicas:
         for s, stage in enumerate(plan.replicas[a].stages):
-            each = (stage.layer_stop - stage.layer_start) / len(stage.ranks)
+            each = (stage.layer_stop - stage.layer_start) * _slowest(stage, plan.speed_of)
             nominal[Place(a, s)] = (each, each if plan.schedule.splits_backward else 2 * each)
     return ListSchedule(plan, replicas, nominal).run()
+
+
+def _slowest(stage: StagePlan, speed_of: Mapping[int, float]) -> float:
+    """Relative time of a layer: the largest share for its member's speed."""
+    total = sum(stage.weights)
+    return max(w / total / speed_of.get(r, 1.0) for r, w in zip(stage.ranks, stage.weights, strict=True))
 
 
 @dataclass
@@ -106,7 +112,7 @@ class ListSchedule:
         for a in sorted(replicas):
             num_stages = len(plan.replicas[a].stages)
             for s in range(num_stages):
-                most_open, most_held = plan.schedule.warm_up(num_stages, s) + 1, plan.schedule.in_flight(num_stages, s)
+                most_open, most_held = plan.schedule.most_open(num_stages, s), plan.schedule.in_flight(num_stages, s)
                 self.stations[Place(a, s)] = Station(Place(a, s), *seconds[Place(a, s)], most_open, most_held)
         self.events: list[tuple[float, Place]] = []
         self.taken: list[Taken] = []

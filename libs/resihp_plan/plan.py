@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -24,10 +24,10 @@ class Schedule(StrEnum):
 
     ONE_F_ONE_B = "1f1b"
     SLACK_1 = "1f1b-slack-1"
-    """1F1B with one more micro-batch in flight wherever a stage follows: hides transfers and uneven stages (eager
-    1F1B, Zhuang et al. 2023, arXiv 2211.05322), for the memory of its activations."""
+    """1F1B with one more micro-batch in flight (in the closed form at most as many more as stages follow): hides
+    transfers and uneven stages (eager 1F1B, Zhuang et al. 2023, arXiv 2211.05322), for the memory of its activations."""
     SLACK_2 = "1f1b-slack-2"
-    """Two more, at most as many as stages follow."""
+    """Two more."""
     ZB_H1 = "zb-h1"
     """Zero bubble, variant H1 (Qi et al. 2023): split backward; activations of 1F1B's first stage on every stage."""
 
@@ -35,6 +35,10 @@ class Schedule(StrEnum):
     def splits_backward(self) -> bool:
         """Gradients of inputs and of weights are operations of their own."""
         return self is Schedule.ZB_H1
+
+    @property
+    def slack(self) -> int:
+        return {Schedule.SLACK_1: 1, Schedule.SLACK_2: 2}.get(self, 0)
 
     @property
     def family(self) -> tuple[Schedule, ...]:
@@ -45,13 +49,16 @@ class Schedule(StrEnum):
     def warm_up(self, num_stages: int, stage: int) -> int:
         """Forwards that a stage runs before its first backward."""
         behind = num_stages - stage - 1
-        slack = {Schedule.SLACK_1: 1, Schedule.SLACK_2: 2}.get(self, 0)
-        return behind + min(slack, behind)
+        return behind + min(self.slack, behind)
 
     def in_flight(self, num_stages: int, stage: int) -> int:
         """Micro-batches whose activations a stage holds at most. The late weight halves of a split backward keep up to
         as many everywhere as the first stage has."""
-        return num_stages if self.splits_backward else self.warm_up(num_stages, stage) + 1
+        return num_stages if self.splits_backward else num_stages - stage + self.slack
+
+    def most_open(self, num_stages: int, stage: int) -> int:
+        """Forwards without their (input) backward at most."""
+        return num_stages - stage + self.slack
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,14 @@ class ParallelPlan:
     standby: tuple[int, ...] = ()
     """Healthy ranks without work: they take part in votes and are ready for the next plan."""
     schedule: Schedule = Schedule.ONE_F_ONE_B
+    speeds: tuple[tuple[int, int], ...] = ()
+    """(rank, thousandths of the cost model's device), ascending, as known when the plan was made; ranks that are missing
+    have 1,000. Every rank levels micro-batches and orders exchanged units by them; no result depends on them."""
+
+    @cached_property
+    def speed_of(self) -> Mapping[int, float]:
+        """Rank -> speed, for those that are not at 1."""
+        return {rank: thousandths / 1000 for rank, thousandths in self.speeds}
 
     @cached_property
     def active(self) -> tuple[int, ...]:
@@ -149,6 +164,7 @@ class ParallelPlan:
             "epoch": self.epoch,
             "schedule": str(self.schedule),
             "standby": list(self.standby),
+            **({"speeds": [list(s) for s in self.speeds]} if self.speeds else {}),
             "migrations": [[m.replica, m.stage, m.micro_batch, m.executor] for m in self.migrations],
             "replicas": [
                 {
@@ -175,6 +191,7 @@ class ParallelPlan:
                 schedule=Schedule(data.get("schedule", Schedule.ONE_F_ONE_B)),
                 standby=tuple(_int(r) for r in data.get("standby", ())),
                 migrations=tuple(Migration(*(_int(v) for v in m)) for m in data.get("migrations", ())),
+                speeds=tuple((_int(r), _int(s)) for r, s in data.get("speeds", ())),
                 replicas=tuple(
                     ReplicaPlan(
                         num_micro_batches=_int(rep["num_micro_batches"]),
@@ -199,6 +216,12 @@ class ParallelPlan:
         """SHA-256 over canonical JSON bytes (sorted keys, no spaces), 64 hex digits."""
         raw = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":")).encode()
         return hashlib.sha256(raw).hexdigest()
+
+
+def known_speeds(speeds: Mapping[int, float], ranks: Collection[int]) -> tuple[tuple[int, int], ...]:
+    """`ParallelPlan.speeds` of these ranks."""
+    known = ((rank, max(1, round(1000 * p))) for rank, p in sorted(speeds.items()) if rank in ranks)
+    return tuple((rank, thousandths) for rank, thousandths in known if thousandths != 1000)
 
 
 def _int(value: Any) -> int:

@@ -29,6 +29,9 @@ def validate(
     if not plan.replicas:
         raise InvalidPlan("replicas: a plan needs at least one")
     _check_ranks(plan, alive)
+    for rank, thousandths in plan.speeds:
+        if thousandths < 1:
+            raise InvalidPlan(f"speeds: rank {rank} has {thousandths} thousandths; at least 1")
     for a in range(len(plan.replicas)):
         _check_layers(plan, a, model)
         _check_stages(plan, a, model)

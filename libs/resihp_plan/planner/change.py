@@ -235,7 +235,7 @@ class _Planning:
     def add(self, name: str, shape: Shape, *, keep: bool = False, step_s: float | None = None) -> None:
         """`keep`: the plan in force as it is; costs nothing."""
         working = {r for p in shape.pipelines for g in p for r in g.ranks}
-        plan = self.plan if keep else shape.plan(self.epoch, sorted(self.usable - working))
+        plan = self.plan if keep else shape.plan(self.epoch, sorted(self.usable - working), self.space.maker.health)
         if not keep and _same(plan, self.plan):
             return  # the same again
         digest = plan.digest

@@ -14,7 +14,7 @@ import numpy as np
 
 from resihp_plan.cost import CostModel
 from resihp_plan.edges import Place
-from resihp_plan.plan import Migration, ParallelPlan, ReplicaPlan, Schedule, StagePlan
+from resihp_plan.plan import Migration, ParallelPlan, ReplicaPlan, Schedule, StagePlan, known_speeds
 from resihp_plan.planner.exchange import exchange_s
 from resihp_plan.planner.level import level
 from resihp_plan.planner.timeline import timeline
@@ -86,7 +86,9 @@ class Shape:
         """Replicas that execute units of each other."""
         return frozenset(r for m in self.migrations for r in (m.replica, m.executor))
 
-    def plan(self, epoch: int, standby: Sequence[int]) -> ParallelPlan:
+    def plan(self, epoch: int, standby: Sequence[int], speeds: Mapping[int, float] | None = None) -> ParallelPlan:
+        """`speeds`: rank -> speed; those of working ranks go into the plan."""
+        working = {r for p in self.pipelines for g in p for r in g.ranks} if speeds else set()
         return ParallelPlan(
             epoch=epoch,
             replicas=tuple(
@@ -95,6 +97,7 @@ class Shape:
             migrations=self.migrations,
             standby=tuple(standby),
             schedule=self.schedule,
+            speeds=known_speeds(speeds or {}, working),
         )
 
 
@@ -265,7 +268,7 @@ class Space:
             senders, receivers = (len(shape.pipelines[p.replica][p.stage].ranks) for p in (a, b))
             return self.cost.transfer_s(senders, receivers, self.workload.tokens_per_micro_batch)
 
-        return exchange_s(shape.plan(0, ()), mixed, seconds, transfer_s)
+        return exchange_s(shape.plan(0, (), self.maker.health), mixed, seconds, transfer_s)
 
     def least_s(self, shape: Shape) -> float:
         """No schedule is faster: a group starts after the stages before it and ends before their backward, with all of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -21,6 +22,7 @@ from resihp_plan import (
     simulate,
     validate,
 )
+from resihp_plan.plan import known_speeds
 from resihp_plan.planner import plan_change, plan_initial
 from resihp_plan.planner.change import shape_of
 from resihp_plan.planner.choose import tuned
@@ -35,6 +37,7 @@ from support.plans import DEMO_MODEL, demo_plan, migrating_plans
 @settings(max_examples=30)
 def test_times_are_those_of_simulate(plan: ParallelPlan, speeds: list[float]) -> None:
     model, health = ModelSpec(num_layers=plan.replicas[0].stages[-1].layer_stop), dict(enumerate(speeds))
+    plan = replace(plan, speeds=known_speeds(health, plan.active))
     cost = CostModel.for_model(model, bytes_per_s=1e8, transfer_latency_s=1e-3, tp_bytes_per_s=5e8)
     workload = Workload.typical(plan.num_micro_batches, 64)
     expected = simulate(plan, program(plan), workload.work(plan), cost, health=health)

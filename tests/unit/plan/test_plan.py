@@ -25,6 +25,7 @@ from resihp_plan import (
     validate,
 )
 from resihp_plan.cluster import Cluster
+from resihp_plan.plan import known_speeds
 from support.plans import DEMO_MODEL, demo_plan, models, plans, stage
 
 
@@ -220,3 +221,15 @@ def test_cluster_knows_nodes_and_refuses_doubles() -> None:
     assert cluster.only([4, 1]).ranks == (1, 4)
     with pytest.raises(ValueError, match="lists a rank twice"):
         Cluster((Device(1, "a"), Device(1, "b")))
+
+
+def test_speeds_are_part_of_the_plan_only_where_known() -> None:
+    plan = demo_plan()
+    assert "speeds" not in plan.to_dict()
+    known = dataclasses.replace(plan, speeds=known_speeds({5: 0.5, 6: 1.0, 40: 0.5}, plan.active))
+    assert known.speeds == ((5, 500),)
+    assert known.speed_of == {5: 0.5}
+    assert ParallelPlan.from_dict(known.to_dict()) == known
+    assert known.digest != plan.digest
+    with pytest.raises(InvalidPlan, match="speeds: rank 5 has 0"):
+        validate(dataclasses.replace(plan, speeds=((5, 0),)), DEMO_MODEL)
