@@ -291,6 +291,9 @@ def verify(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the sequences.")] = 7,
     only: Annotated[int | None, typer.Option("--only", min=0, metavar="I", help="Just sequence I of the seed.")] = None,
+    system: Annotated[
+        int, typer.Option("--system", min=0, metavar="M", help="And M further ones, each a whole demo.")
+    ] = 0,
     dtype: Annotated[str, typer.Option(help="Of the sequences: float32 or float64.")] = "float64",
     json: Annotated[
         Path | None, typer.Option("--json", help="Write the outcome as JSON; - prints it.", allow_dash=True)
@@ -303,7 +306,7 @@ def verify(
     if random is not None:
         from resihp_cli.commands.trials import run_trials
 
-        raise typer.Exit(run_trials(count=random, seed=seed, only=only, dtype=dtype, json_path=json))
+        raise typer.Exit(run_trials(count=random, seed=seed, only=only, system=system, dtype=dtype, json_path=json))
     from resihp_cli.commands.verify import run_verify
 
     raise typer.Exit(run_verify(run=run, json_path=json))

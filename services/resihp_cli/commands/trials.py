@@ -1,11 +1,12 @@
 """`resihp verify --random N`: random sequences of plan changes and faults on real workers, each compared.
 
 The sequences drive workers, zygote and store directly, without bus, scheduler and agents, so that one takes seconds;
-what they try is the engine. The program is another process, because it needs torch.
+what they try is the engine. The program is another process, because it needs torch. `--system M` adds M whole demos.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -16,12 +17,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from resihp_cli.commands import system_trials
 from resihp_cli.errors import CliError
 from resihp_cli.json_file import check_json_path, write_document
 from resihp_cli.outcome import PARITY_LIMIT
 
 
-def run_trials(*, count: int, seed: int, only: int | None, dtype: str, json_path: Path | None) -> int:
+def run_trials(*, count: int, seed: int, only: int | None, system: int, dtype: str, json_path: Path | None) -> int:
     """0 if every sequence holds. Raises `CliError`."""
     if dtype not in PARITY_LIMIT:
         raise CliError(f"--dtype {dtype!r}: expected one of {', '.join(PARITY_LIMIT)}")
@@ -29,18 +31,19 @@ def run_trials(*, count: int, seed: int, only: int | None, dtype: str, json_path
     limit = PARITY_LIMIT[dtype]
     command = [sys.executable, "-m", "resihp_trainer.trials", "--seed", str(seed), "--count", str(count)]
     command += ["--dtype", dtype, "--limit", str(limit), *(["--only", str(only)] if only is not None else [])]
+    asked = (count if only is None else 1) + system
     done = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("sequences", total=count if only is None else 1)
-        for line in _lines(command):
+        task = bar.add_task("sequences", total=asked)
+        for line in itertools.chain(_lines(command), system_trials.run_trials(seed, system, count, dtype)):
             if "begins" in line:
                 bar.update(task, description=f"sequence {line['begins']}")
                 continue
             done.append(line)
             bar.advance(task)
             print(told(line), flush=True)
-    document = summary(done, seed=seed, dtype=dtype, limit=limit, count=count if only is None else 1)
+    document = summary(done, seed=seed, dtype=dtype, limit=limit, count=asked)
     print(conclusion(document))
     if json_path is not None:
         write_document(document, json_path)
@@ -93,7 +96,7 @@ def summary(done: list[dict[str, Any]], *, seed: int, dtype: str, limit: float, 
         "samples_once": sum(line["samples_once"] for line in done),
         "plans": sum(line["epochs"] for line in done),
         "seconds": sum(line["seconds"] for line in done),
-        "through": "workers, zygote and store; the agents and the scheduler are played",
+        "through": "workers, zygote and store, agents and scheduler played, unless the script says: whole system",
         "sequences": done,
     }
 

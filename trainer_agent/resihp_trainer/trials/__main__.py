@@ -25,12 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m resihp_trainer.trials", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--first", type=int, default=0, help="begin with this sequence")
     parser.add_argument("--only", type=int, help="just this sequence")
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float64")
     parser.add_argument("--limit", type=float, default=1e-9, help="largest difference that holds")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # as in the workers; small operators on a busy machine lose by more
-    indices = range(options.count) if options.only is None else [options.only]
+    indices = range(options.first, options.count) if options.only is None else [options.only]
     all_hold = True
     try:
         with tempfile.TemporaryDirectory(prefix="resihp-trials-") as folder:

@@ -20,7 +20,7 @@ from resihp_trainer.trials.trainer_job import TrainerJob, TrialFailed, result_fo
 from resihp_trainer.trials.zygote_client import ZygoteClient
 
 MODEL = {"num_layers": 4, "hidden": 32, "num_heads": 8, "num_kv_heads": 4, "ffn_hidden": 96, "vocab_size": 256}
-BATCH = {"micro_batches": 6, "tokens_per_micro_batch": 48}
+BATCH = {"micro_batches": 4, "tokens_per_micro_batch": 48}
 """So small that an iteration is mostly communication: what is tried is the protocol."""
 
 

@@ -21,6 +21,8 @@ MIN_LEFT = 2
 NUM_EVENTS = (4, 6)
 GAPS = (2, 3)
 """Iterations between two events."""
+TAIL = 3
+"""Iterations after the last gap: a change is delivered when an iteration is committed, and comes into use later."""
 
 
 class Strike(StrEnum):
@@ -117,7 +119,7 @@ def random_script(seed: int, index: int) -> Script:
     for _ in range(rng.randint(*NUM_EVENTS)):
         events.append(world.next_event(iteration))
         iteration += rng.randint(*GAPS)
-    return Script(seed, index, world.num_ranks, iteration + 2, tuple(events))
+    return Script(seed, index, world.num_ranks, iteration + TAIL, tuple(events))
 
 
 @dataclass

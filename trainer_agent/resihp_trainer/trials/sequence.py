@@ -138,9 +138,9 @@ class Sequence:
         return any(self.job.last(rank, Finished) for rank in self.job.frames)
 
     def _dismiss_newcomers(self) -> None:
-        """The job ended before their plan came into use."""
-        waiting = [r for r in self._joining if r in self.job.workers]
-        if waiting and not any(r in self.job.workers for r in self.job.last_plan.world):
+        """The job ended before their plan came into use, which their agents would tell them."""
+        waiting = set(self.job.workers) - set(self.job.last_plan.world)
+        if waiting == set(self.job.workers):
             self.job.send(waiting, FinishNow())
             self._joining = ()
 
