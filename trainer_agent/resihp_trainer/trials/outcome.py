@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from resihp_messages import JobSpec
-from resihp_messages.link import Finished
+from resihp_messages.link import Finished, PlanInstalled
 from resihp_trainer.data import documents
 from resihp_trainer.reference import corpus_of, model_of, train_reference
 from resihp_trainer.result import assemble
@@ -101,7 +101,7 @@ def run_script(zygote: ZygoteClient, store: str, script: Script, dtype: str, out
         replicas_equal=equal,
         samples_expected=expected,
         samples_once=once,
-        epochs=len(job.plans) if job else 0,
+        epochs=len({f.epoch for _, f in job.all(PlanInstalled)}) if job else 0,
         deaths=sum(" dead " in line for line in log),
         error=error,
     )
