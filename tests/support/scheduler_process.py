@@ -24,7 +24,7 @@ class SchedulerProcess:
             "RESIHP_BUS_URL": bus_url,
             "RESIHP_DATABASE_URL": database_url,
             "RESIHP_SCHEDULER_LEASE_TTL_S": str(lease_ttl_s),
-            "RESIHP_SCHEDULER_LEASE_RENEW_S": str(lease_ttl_s / 5),
+            "RESIHP_SCHEDULER_LEASE_RENEW_S": str(min(lease_ttl_s / 5, 0.5)),
         }
         self._process: subprocess.Popen[bytes] | None = None
 

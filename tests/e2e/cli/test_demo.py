@@ -37,13 +37,17 @@ def promises_hold(document: dict[str, Any], *, iterations: int, lost: list[int])
 
 
 @pytest.mark.timeout(400)
-async def test_a_killed_worker_in_the_middle_of_the_run() -> None:
-    """The command of the README."""
-    document = await run_demo("--iterations", "40", "--kill", "3@15", "--dtype", "float64", "--verify")
-    promises_hold(document, iterations=40, lost=[3])
+@pytest.mark.parametrize(
+    ("iterations", "struck"),
+    [(12, 5), pytest.param(40, 15, marks=pytest.mark.soak, id="the command of the README")],
+)
+async def test_a_killed_worker_in_the_middle_of_the_run(iterations: int, struck: int) -> None:
+    arguments = ("--iterations", str(iterations), "--kill", f"3@{struck}", "--dtype", "float64", "--verify")
+    document = await run_demo(*arguments)
+    promises_hold(document, iterations=iterations, lost=[3])
     before, after = document["epochs"]
-    assert (before["first_iteration"], before["last_iteration"]) == (1, 14)
-    assert (after["first_iteration"], after["last_iteration"]) == (15, 40)
+    assert (before["first_iteration"], before["last_iteration"]) == (1, struck - 1)
+    assert (after["first_iteration"], after["last_iteration"]) == (struck, iterations)
     assert document["recoveries"][0]["kind"] == "worker_lost"
     assert document["throughput_tokens_per_s"]["before"] > 0
     assert document["throughput_tokens_per_s"]["after"] > 0

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 
 async def test_the_example_prints_the_failure_and_the_change_of_plan() -> None:
-    async with demo(["--iterations", "18", "--kill", "3@12"]) as running:
+    async with demo(["--iterations", "9", "--kill", "3@5"]) as running:
         url = (await running.info()).gateway_url
         example = await asyncio.create_subprocess_exec(
             *(sys.executable, str(ROOT / "examples" / "watch_failures.py"), url),
