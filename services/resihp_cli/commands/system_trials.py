@@ -94,6 +94,7 @@ def run_trial(trial: SystemTrial, number: int, dtype: str) -> dict[str, Any]:
         "samples_once": samples.get("once", 0),
         "epochs": len(document.get("epochs", [])),
         "deaths": 2,
+        "lost_iterations": 0,
         "error": failures or error,
         "holds": not error and not failures and bool(document.get("holds")),
     }

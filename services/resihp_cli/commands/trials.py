@@ -72,7 +72,8 @@ def told(line: dict[str, Any]) -> str:
     head = f"{line['index']:3d}  {line['script']}"
     difference = "nothing to compare" if line["max_abs_diff"] is None else f"difference {line['max_abs_diff']:.2g}"
     samples = f"{line['samples_once']} of {line['samples_expected']} samples once"
-    text = f"{head}\n     {difference}; {samples}; {line['epochs']} plans; {line['seconds']:.1f} s"
+    back = f"; {line['lost_iterations']} iterations made again" if line["lost_iterations"] else ""
+    text = f"{head}\n     {difference}; {samples}; {line['epochs']} plans{back}; {line['seconds']:.1f} s"
     if line["holds"]:
         return text
     replicas = "" if line["replicas_equal"] else "; replicas differ"
@@ -95,6 +96,8 @@ def summary(done: list[dict[str, Any]], *, seed: int, dtype: str, limit: float, 
         "samples_expected": sum(line["samples_expected"] for line in done),
         "samples_once": sum(line["samples_once"] for line in done),
         "plans": sum(line["epochs"] for line in done),
+        "deaths": sum(line["deaths"] for line in done),
+        "iterations_made_again": sum(line["lost_iterations"] for line in done),
         "seconds": sum(line["seconds"] for line in done),
         "through": "workers, zygote and store, agents and scheduler played, unless the script says: whole system",
         "sequences": done,
@@ -105,8 +108,8 @@ def conclusion(document: dict[str, Any]) -> str:
     """The last line."""
     worst = "nothing compared" if document["max_abs_diff"] is None else f"{document['max_abs_diff']:.2g}"
     text = (
-        f"{document['run']} sequences of seed {document['seed']} ({document['plans']} plans): "
-        f"largest difference {worst} "
+        f"{document['run']} sequences of seed {document['seed']} "
+        f"({document['plans']} plans, {document['deaths']} deaths): largest difference {worst} "
         f"(limit {document['limit']:g}, {document['dtype']}), {document['samples_once']} of "
         f"{document['samples_expected']} samples once"
     )

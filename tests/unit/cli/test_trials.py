@@ -19,6 +19,7 @@ def sequence(index: int, **changes: Any) -> dict[str, Any]:
         "samples_once": 90,
         "epochs": 3,
         "deaths": 1,
+        "lost_iterations": 0,
         "error": "",
         "holds": True,
         **changes,
@@ -33,6 +34,7 @@ def test_all_hold() -> None:
         "largest difference 3e-12 (limit 1e-09, float64), 180 of 180 samples once: holds"
     )
     assert "dead" not in told(sequence(0))
+    assert "3 plans; 2 iterations made again; 2.0 s" in told(sequence(0, lost_iterations=2))
 
 
 def test_one_does_not() -> None:

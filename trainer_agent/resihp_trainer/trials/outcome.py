@@ -41,6 +41,8 @@ class Outcome:
     epochs: int
     """Plans that came into use."""
     deaths: int
+    lost_iterations: int
+    """Committed ones that were given up for a snapshot, and made again."""
     error: str
 
     def holds(self, limit: float) -> bool:
@@ -78,12 +80,11 @@ def run_script(zygote: ZygoteClient, store: str, script: Script, dtype: str, out
     began_s = time.monotonic()
     spec = job_of(script, dtype, output)
     job: TrainerJob | None = None
-    log: list[str] = []
+    sequence: Sequence | None = None
     difference, equal, expected, once, error = None, False, 0, 0, ""
     try:
         job = TrainerJob(zygote, store, spec, range(script.num_ranks))
         sequence = Sequence(job, model_of(spec), script)
-        log = sequence.log
         sequence.run()
         expected, once = _samples(job)
         difference, equal = _compare(job)
@@ -95,16 +96,22 @@ def run_script(zygote: ZygoteClient, store: str, script: Script, dtype: str, out
     return Outcome(
         index=script.index,
         script=str(script),
-        log=tuple(log),
+        log=tuple(sequence.log) if sequence else (),
         seconds=time.monotonic() - began_s,
         max_abs_diff=difference,
         replicas_equal=equal,
         samples_expected=expected,
         samples_once=once,
         epochs=len({f.epoch for _, f in job.all(PlanInstalled)}) if job else 0,
-        deaths=sum(" dead " in line for line in log),
+        deaths=len(sequence.deaths) if sequence else 0,
+        lost_iterations=_given_up(job) if job else 0,
         error=error,
     )
+
+
+def _given_up(job: TrainerJob) -> int:
+    by_epoch = {f.epoch: f.lost_iterations for _, f in job.all(PlanInstalled)}
+    return sum(by_epoch.values())
 
 
 def _samples(job: TrainerJob) -> tuple[int, int]:

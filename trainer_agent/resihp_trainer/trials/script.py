@@ -21,6 +21,8 @@ MIN_LEFT = 2
 NUM_EVENTS = (4, 6)
 GAPS = (2, 3)
 """Iterations between two events."""
+COPIED_AFTER = 6
+"""Further iterations before a loss that takes the last holder of a slice: the layout's first snapshot is done then."""
 TAIL = 3
 """Iterations after the last gap: a change is delivered when an iteration is committed, and comes into use later."""
 
@@ -46,6 +48,8 @@ class Loss:
     second: int | None = None
     """A further rank, killed from outside when `strike` says."""
     strike: Strike = Strike.AT_ONCE
+    takes_state: bool = False
+    """The victim is the only holder of some slice, so that all ranks go back to a snapshot."""
 
     @property
     def victims(self) -> tuple[int, ...]:
@@ -56,7 +60,7 @@ class Loss:
         words = [f"{f.kind} {f.rank}@{f.iteration}:{f.point}" for f in self.faults]
         if self.second is not None:
             words.append(f"kill {self.second} {self.strike}")
-        return " + ".join(words)
+        return " + ".join(words) + (" (the only holder)" if self.takes_state else "")
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ def random_script(seed: int, index: int) -> Script:
     iteration = 2
     for _ in range(rng.randint(*NUM_EVENTS)):
         events.append(world.next_event(iteration))
-        iteration += rng.randint(*GAPS)
+        iteration = events[-1].iteration + rng.randint(*GAPS)
     return Script(seed, index, world.num_ranks, iteration + TAIL, tuple(events))
 
 
@@ -154,6 +158,9 @@ class _World:
     def _loss(self, iteration: int, count: int) -> Loss:
         victims = self.rng.sample(sorted(self.alive), count)
         self.alive.difference_update(victims)
+        if count == 1 and self.rng.random() < 0.25:
+            at = iteration + COPIED_AFTER
+            return Loss(at, self._faults(victims, at), takes_state=True)
         strike = self.rng.choice(tuple(Strike)) if count > 1 else Strike.AT_ONCE
         if strike is Strike.AT_ONCE:
             return Loss(iteration, self._faults(victims, iteration))

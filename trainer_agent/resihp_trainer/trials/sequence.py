@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from random import Random
 
 from resihp_messages import ScriptedFault
@@ -55,7 +56,8 @@ class Sequence:
         self._struck: set[int] = set()
         """Indices of losses whose second victim was killed from outside."""
         self._joining: tuple[int, ...] = ()
-        self._deaths: list[int] = []
+        self.deaths: list[int] = []
+        """Ranks, in order."""
         self._began_s = time.monotonic()
 
     def run(self) -> None:
@@ -63,8 +65,8 @@ class Sequence:
         self._deliver(self._draw(range(self.script.num_ranks), epoch=1), "initial")
         self.job.run(self._on_loss, self._on_pump)
         expected = sorted(v for loss in self._losses for v in loss.victims)
-        if sorted(self._deaths) != expected:
-            raise TrialFailed(f"ranks {sorted(self._deaths)} died, the script kills {expected}")
+        if sorted(self.deaths) != expected:
+            raise TrialFailed(f"ranks {sorted(self.deaths)} died, the script kills {expected}")
         if self._events or self._joining:
             raise TrialFailed(f"not everything happened before the end: {self._events}, joining {self._joining}")
 
@@ -150,7 +152,7 @@ class Sequence:
         return [loss for loss in self._pending if loss.iteration <= self.committed]
 
     def _bury(self, dead: Collection[int]) -> None:
-        self._deaths += dead
+        self.deaths += dead
         remaining = []
         left = list(dead)
         for loss in self._pending:
@@ -159,7 +161,7 @@ class Sequence:
             alive = tuple(f for f in loss.faults if f.rank not in here)
             second = None if loss.second in here else loss.second
             if alive or second is not None:
-                remaining.append(Loss(loss.iteration, alive, second, loss.strike))
+                remaining.append(replace(loss, faults=alive, second=second))
         if left:
             raise TrialFailed(f"ranks {left} died, which no script asked for: {self.job.logs(left)}")
         self._pending = remaining
@@ -237,11 +239,16 @@ class Sequence:
         )
 
     def _outlives_the_script(self, plan: ParallelPlan) -> bool:
-        """Whether the next losses leave a holder of every slice."""
+        """Whether the next losses leave a holder of every slice, or take the last one of some, as the script says."""
         held = layout(plan, self.model)
-        return not any(
-            transfers(held, held, alive=set(plan.active) - set(loss.victims)).missing for loss in self._pending[:2]
-        )
+
+        def takes_state(loss: Loss) -> bool:
+            return bool(transfers(held, held, alive=set(plan.active) - set(loss.victims)).missing)
+
+        # After the first of them there is another plan, which is made for the second.
+        first, second = [*self._pending[:2], None, None][:2]
+        suits_first = first is None or takes_state(first) == first.takes_state
+        return suits_first and (second is None or second.takes_state or not takes_state(second))
 
     def _note(self, text: str) -> None:
         self.log.append(f"{self.committed:3d} {text}")
