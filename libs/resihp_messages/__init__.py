@@ -8,6 +8,7 @@ from resihp_messages.codec import MAX_MESSAGE_BYTES, MalformedMessage, decode, e
 from resihp_messages.envelope import AnyEnvelope, Body, Envelope, Kind
 from resihp_messages.ids import FLEET, Rank, Wire, new_id
 from resihp_messages.job import (
+    AttachedConfig,
     BatchConfig,
     CheckpointConfig,
     ClockConfig,
@@ -29,6 +30,7 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "STREAMS",
     "AnyEnvelope",
+    "AttachedConfig",
     "BatchConfig",
     "Body",
     "CheckpointConfig",

@@ -33,6 +33,18 @@ class StartWorkers(_Command):
     """Which start of each rank this is; empty: the first (0) of all of them."""
 
 
+class WatchWorkers(_Command):
+    """The ranks that attached here are known as this job: send their reports under the envelope's epoch."""
+
+    schema_name: ClassVar[str] = "WatchWorkers.v1"
+    spec: JobSpec
+    reconfiguration_id: Token
+    """Of the first plan of this start of the job."""
+    plan: JsonObject
+    """Who is whose peer, as a plan that nobody installs."""
+    digest: Digest
+
+
 class ApplyPlan(_Command):
     """Install a plan. The plan epoch is the envelope's `epoch`; agents refuse one that is not newer.
 

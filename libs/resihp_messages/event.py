@@ -60,10 +60,66 @@ class WorkerExited(_Event):
     """True if the agent killed it itself because it was frozen."""
     start: Count = 0
     """Which start of the rank it was."""
+    error: Text = ""
+    """Of a rank of an attached job: the exception that ended it, if it said so."""
+
+
+class WorkersAttached(_Event):
+    """Ranks of a job that somebody else launched report to this agent."""
+
+    schema_name: ClassVar[str] = "WorkersAttached.v1"
+    node: Token
+    ranks: tuple[RankField, ...]
+    pids: tuple[Count, ...]
+    start: Count = 0
+    """How many times the launcher has started the job anew before."""
+    spec: JsonObject
+    """The job as a `JobSpec` with its `attached` part: the same from every node."""
+
+
+class WorkerResumed(_Event):
+    """A worker that had stalled, and was not fenced, shows life again."""
+
+    schema_name: ClassVar[str] = "WorkerResumed.v1"
+    node: Token
+    rank: RankField
+    pid: Count
+    silent_s: Seconds
+
+
+class StuckRank(Wire):
+    """What one rank does while its job makes no progress."""
+
+    rank: RankField
+    quiet_s: Seconds
+    frozen: bool = False
+    """It shows no sign of life at all."""
+    phase: Text = ""
+    where: Text = ""
+    """`file:line function` of its training thread."""
+    op: Text = ""
+    """Its newest collective; empty if that is not known."""
+    group: Text = ""
+    seq: Count = 0
+    """Number of that collective in its group: who has the smallest is the one that did not come."""
+    sizes: Text = ""
+    done: bool = False
+    """The collective is over: the rank waits for no one in it."""
+
+
+class WorkersHung(_Event):
+    """All ranks of a job on this node live and make no progress."""
+
+    schema_name: ClassVar[str] = "WorkersHung.v1"
+    node: Token
+    iteration: Count
+    quiet_s: Seconds
+    ranks: tuple[StuckRank, ...]
 
 
 class WorkerStalled(_Event):
-    """A worker showed no sign of life for `stalled_s`; its agent fences it (SIGKILL) before anything else."""
+    """A worker showed no sign of life for `stalled_s`; its agent fences it (SIGKILL) before anything else, unless the
+    job is an attached one."""
 
     schema_name: ClassVar[str] = "WorkerStalled.v1"
 
@@ -74,6 +130,8 @@ class WorkerStalled(_Event):
     stalled_s: Seconds
     process_state: Annotated[str, Field(max_length=1)] = ""
     """State letter of the process table (`T`: stopped)."""
+    fenced: bool = True
+    """Whether the agent kills it. Ranks of attached jobs belong to their launcher."""
 
 
 class LinkBroken(_Event):
@@ -109,6 +167,7 @@ class Verdict(Wire):
         "workload_shift",
         "heterogeneity",
         "state_diverged",
+        "job_hung",
         "nothing_found",
     ]
     ranks: tuple[RankField, ...]
@@ -194,6 +253,13 @@ class JobRecovered(_FailureEvent):
     """The end of `JobSlow`."""
 
     schema_name: ClassVar[str] = "JobRecovered.v1"
+
+
+class JobHung(_FailureEvent):
+    """All ranks of an attached job live, and none makes progress. `verdict.ranks`: those that the others wait for;
+    evidence holds the newest collective and the line of code of every rank."""
+
+    schema_name: ClassVar[str] = "JobHung.v1"
 
 
 class WorkloadShift(_FailureEvent):

@@ -245,6 +245,19 @@ class TimeoutConfig(_Strict):
         return self
 
 
+class AttachedConfig(_Strict):
+    """A job that somebody else launched: watched, never started, fenced or changed."""
+
+    order: tuple[Literal["pp", "dp", "tp"], ...] = ("pp", "dp", "tp")
+    """How ranks run through the parallel axes, the slowest-varying one first."""
+
+    @model_validator(mode="after")
+    def _permutes(self) -> AttachedConfig:
+        if sorted(self.order) != ["dp", "pp", "tp"]:
+            raise ValueError(f"attached.order {self.order} must name dp, pp and tp once each")
+        return self
+
+
 class JobSpec(_Strict):
     """One training job."""
 
@@ -265,6 +278,8 @@ class JobSpec(_Strict):
     faults: tuple[ScriptedFault, ...] = ()
     rejoin: Literal["automatic", "manual"] = "automatic"
     """Whether lost ranks are started again on their own when their node (or a new one) offers slots."""
+    attached: AttachedConfig | None = None
+    """Given if the job was launched by somebody else; then only names, degrees and timeouts above mean something."""
     output_dir: str | None = None
     """Folder for the final shards (one safetensors file per rank); None keeps nothing."""
 

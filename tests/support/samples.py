@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resihp_messages import JobSpec, ack, command, event, link, report, request
+from resihp_messages import AttachedConfig, JobSpec, ack, command, event, link, report, request
 from resihp_messages.envelope import Body
 from resihp_messages.ids import Wire
 from resihp_messages.placement import NodeRanks
@@ -76,6 +76,14 @@ BODIES: tuple[Body, ...] = (
         dead_ranks=(3,),
         placement=(NodeRanks(node="n0", ranks=(0, 1), starts=(2, 0)), NodeRanks(node="n1", ranks=(3,))),
     ),
+    command.WatchWorkers(
+        node="n0",
+        token=7,
+        spec=JobSpec(attached=AttachedConfig()),
+        reconfiguration_id="r1",
+        plan=PLAN,
+        digest=DIGEST,
+    ),
     command.FenceWorker(node="n0", token=7, rank=3, reason="frozen"),
     command.InflictFault(node="n0", token=7, rank=3, fault="kill"),
     command.ValidateDevices(node="n0", token=7, validation_id="v1", ranks=(0, 1), links=((0, 2),)),
@@ -85,6 +93,20 @@ BODIES: tuple[Body, ...] = (
     event.NodeLeft(node="n0"),
     event.WorkerExited(node="n0", rank=3, pid=103, exit_code=-9, iteration=14, detect_s=0.01, fenced=False, start=1),
     event.WorkerStalled(node="n0", rank=3, pid=103, iteration=14, stalled_s=1.5, process_state="T"),
+    event.WorkersAttached(
+        node="n0", ranks=(0, 1), pids=(100, 101), start=1, spec=JobSpec(attached=AttachedConfig()).model_dump(mode="json")
+    ),
+    event.WorkerResumed(node="n0", rank=3, pid=103, silent_s=7.5),
+    event.WorkersHung(
+        node="n0",
+        iteration=14,
+        quiet_s=120.0,
+        ranks=(
+            event.StuckRank(rank=0, quiet_s=120.0, where="train.py:12 step", op="gloo:all_reduce", group="dp", seq=9),
+            event.StuckRank(rank=1, quiet_s=121.0, where="train.py:7 load", op="gloo:all_reduce", seq=8, done=True),
+        ),
+    ),
+    event.JobHung(**SLOWNESS),
     event.LinkBroken(node="n0", rank=1, group="tp-r0s0", error="connection reset", iteration=14),
     event.WorkerLost(**FAILURE),
     event.WorkerFrozen(**FAILURE),

@@ -6,7 +6,7 @@ import resihp_messages
 from resihp_messages import STREAMS, Kind
 
 EXPORTED = (
-    "FLEET MAX_MESSAGE_BYTES STREAMS AnyEnvelope BatchConfig Body CheckpointConfig ClockConfig DataConfig Envelope FaultPoint "
+    "FLEET MAX_MESSAGE_BYTES STREAMS AnyEnvelope AttachedConfig BatchConfig Body CheckpointConfig ClockConfig DataConfig Envelope FaultPoint "
     "JobSpec Kind MalformedMessage ModelConfig OptimizerConfig ParallelConfig Rank ScriptedFault SnapshotConfig StreamSpec Subject "
     "TelemetryConfig TimeoutConfig "
     "Wire ack command decode encode event link new_id pack page parse pattern report request stream_of subject unpack"
@@ -21,8 +21,8 @@ BY_KIND = {
         DeviceSuspected JobFailed JobFinished JobStarted JobSubmitted LinkBroken LinkLost LinkSlow
         ModeChanged NodeJoined NodeLeft NodeLost ReconfigurationApplied ReconfigurationPlanned
         ReconfigurationRejected ReconfigurationSuperseded WorkerExited WorkerFrozen WorkerLost
-        WorkerStalled WorkloadShift""",
-    Kind.COMMAND: "ApplyPlan FenceWorker FinishJob InflictFault StartWorkers StopJob ValidateDevices",
+        WorkerStalled WorkloadShift JobHung WorkerResumed WorkersAttached WorkersHung""",
+    Kind.COMMAND: "ApplyPlan FenceWorker FinishJob InflictFault StartWorkers StopJob ValidateDevices WatchWorkers",
     Kind.ACK: """IterationResumed PlanApplied PlanPrepared PlanRejected ValidationResult WorkerFailed WorkerFinished
         WorkersStarted""",
     Kind.REQUEST: """Probe RequestFault RequestHold RequestMode RequestPlan RequestRestart RequestRuling RequestStop
