@@ -25,7 +25,7 @@ class Schedule(StrEnum):
     ONE_F_ONE_B = "1f1b"
     SLACK_1 = "1f1b-slack-1"
     """1F1B with one more micro-batch in flight (in the closed form at most as many more as stages follow): hides
-    transfers and uneven stages (eager 1F1B, Zhuang et al. 2023, arXiv 2211.05322), for the memory of its activations."""
+    transfers and uneven stages (eager 1F1B, Zhuang et al. 2023, arXiv 2211.05322), at the price of its activations."""
     SLACK_2 = "1f1b-slack-2"
     """Two more."""
     ZB_H1 = "zb-h1"
@@ -106,8 +106,8 @@ class ParallelPlan:
     """Healthy ranks without work: they take part in votes and are ready for the next plan."""
     schedule: Schedule = Schedule.ONE_F_ONE_B
     speeds: tuple[tuple[int, int], ...] = ()
-    """(rank, thousandths of the cost model's device), ascending, as known when the plan was made; ranks that are missing
-    have 1,000. Every rank levels micro-batches and orders exchanged units by them; no result depends on them."""
+    """(rank, thousandths of the cost model's device), ascending, as known when the plan was made; ranks that are
+    missing have 1,000. Every rank levels micro-batches and orders exchanged units by them; no result depends on them."""
 
     @cached_property
     def speed_of(self) -> Mapping[int, float]:
