@@ -63,7 +63,7 @@ class PlainRank:
         batch = documents(self.corpus, self.spec.batch, self.spec.seed, self.iteration)
         tokens = self.spec.batch.tokens_per_micro_batch
         sliced = slice_batch(batch.documents, self.plan, self.model, tokens_per_micro_batch=tokens).micro_batches
-        units = [MicroBatch.of([batch.texts[i] for i in unit]) for unit in sliced[self.replica]]
+        units = [batch.micro_batch(unit) for unit in sliced[self.replica]]
         self._pipeline([u for u in units if u.num_tokens])
         gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
         flat = torch.cat([g.view(-1) for g in gradients])
