@@ -76,7 +76,7 @@ class JobLevel:
         return late
 
     def _begin(self, plan: ParallelPlan) -> None:
-        self.plan = plan
+        self.plan, self.judged, self._probed = plan, 0, {}  # after a return to an older state iterations come again
         self._shares: Mapping[int, Share] = shares(plan, self.model)
         groups = {g: names for g, names in peer_groups(self._shares).items() if self._is_mine(g)}
         old, self.level, self._assembly = self.level, None, None

@@ -83,16 +83,18 @@ class PlanRejected(_Ack):
 
 
 class ValidationResult(_Ack):
-    """Probes of `ValidateDevices` on the ranks of this node; columnar."""
+    """Probes of `ValidateDevices` on one rank."""
 
     schema_name: ClassVar[str] = "ValidationResult.v1"
 
     validation_id: Token
-    ranks: tuple[RankField, ...]
-    compute_s: tuple[Seconds, ...]
+    rank: RankField
+    asked: tuple[RankField, ...]
+    """Everybody who was asked to compute: the validation is over when all have answered."""
+    compute_s: Seconds
     """Shortest of some repetitions of the matrix product; 0: not asked of this rank."""
-    link_s: tuple[dict[str, Seconds], ...]
-    """Per rank: `sender>receiver` -> shortest transfer, as this end saw it."""
+    link_s: dict[str, Seconds]
+    """`sender>receiver` -> shortest transfer, as this end saw it."""
     iteration: Count
     virtual_clock: bool = False
 

@@ -215,6 +215,8 @@ class Validated(Wire):
     type: Literal["validated"] = "validated"
     validation_id: Token
     iteration: Count
+    asked: tuple[RankField, ...]
+    """Everybody who was asked to compute."""
     compute_s: Seconds
     link_s: dict[str, Seconds]
 

@@ -233,6 +233,14 @@ def inject_freeze(rank: Annotated[int, typer.Argument(min=0)], url: Url = None, 
     raise typer.Exit(run_inject("freeze", rank, url=url, job=job))
 
 
+@inject_app.command("corrupt", epilog="Example: resihp inject corrupt 6")
+def inject_corrupt(rank: Annotated[int, typer.Argument(min=0)], url: Url = None, job: Job = None) -> None:
+    """Flip one bit of a rank's parameters: silent corruption, seen when replicas compare fingerprints."""
+    from resihp_cli.commands.inject import run_inject
+
+    raise typer.Exit(run_inject("corrupt", rank, url=url, job=job))
+
+
 @inject_app.command("restart", epilog="Example: resihp inject restart 3")
 def inject_restart(rank: Annotated[int, typer.Argument(min=0)], url: Url = None, job: Job = None) -> None:
     """Start the worker of a lost rank again; it joins the running job."""
@@ -327,6 +335,18 @@ def doctor(
     from resihp_cli.commands.doctor import run_doctor
 
     raise typer.Exit(run_doctor(job_file=job, url=url, bus=bus, database=db, port=port, as_json=json))
+
+
+@app.command("validate-devices", epilog="Example: resihp validate-devices 5")
+def validate_devices(
+    ranks: Annotated[list[int] | None, typer.Argument(min=0, help="Suspects. Default: everybody.")] = None,
+    url: Url = None,
+    job: Job = None,
+) -> None:
+    """Probe devices and links of a running job between two iterations, and say which one is slow."""
+    from resihp_cli.commands.validate_devices import run_validate_devices
+
+    raise typer.Exit(run_validate_devices(ranks or [], url=url, job=job))
 
 
 @app.command(epilog="Example: resihp replay run.csv --json")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, TypeVar
 
 import httpx
@@ -86,6 +86,9 @@ class GatewayClient:
     async def restart(self, job: str, rank: int) -> Accepted:
         return await self._post(f"/jobs/{job}/restarts", {"rank": rank})
 
+    async def validate(self, job: str, ranks: Sequence[int]) -> Accepted:
+        return await self._post(f"/jobs/{job}/validations", {"ranks": list(ranks)})
+
     async def stop(self, job: str, reason: str) -> Accepted:
         return await self._post(f"/jobs/{job}/stop", {"reason": reason})
 
@@ -98,7 +101,7 @@ class GatewayClient:
 
     async def events(
         self, *, job: str | None = None, name: str | None = None, after: int | None = None, reconnect: bool = True
-    ) -> AsyncIterator[EventView]:
+    ) -> AsyncGenerator[EventView, None]:
         """Events after `after` (None: from now on), in order, for ever. A broken stream is resumed after the last event
         seen, so that nothing is lost or repeated. With `reconnect` false the first break raises `CliError`."""
         parameters = {key: value for key, value in (("job", job), ("name", name)) if value is not None}

@@ -79,6 +79,9 @@ class Detector:
         for suspicion in self.picture.links.due(self._now()):
             await self.say(verdicts.of_link(suspicion))
             self.picture.links.settled(suspicion.job, suspicion.epoch)
+        for conclusion in self.picture.validations.due():
+            await self.say(conclusion)
+            self.picture.validations.settled(conclusion.message_id)
         for start in self.picture.fleet.replaced():
             await self._give_up(start, replaced=True)
         for start in await self._confirmed(self.picture.fleet.silent(self._now())):

@@ -48,6 +48,7 @@ class JobHealth:
         if epoch.reconfiguration_id != self._reconfiguration_id:
             found += self._conclude(self._level.enter(epoch.plan))
             self._past.append(self._reconfiguration_id)
+            self._scored = 0
             self._number, self._reconfiguration_id = epoch.number, epoch.reconfiguration_id
         self._virtual_clock |= report.virtual_clock
         self._nodes.update(dict.fromkeys(report.ranks, report.node))

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from resihp_detector.fleet import Fleet
 from resihp_detector.links import Links
+from resihp_detector.validations import Validations
 from resihp_messages import FLEET, AnyEnvelope, JobSpec, ack, event
 
 
@@ -25,6 +26,8 @@ class Picture:
 
     slow: dict[tuple[str, int], str] = field(default_factory=dict)
     """(job, rank) -> correlation id of its slowness."""
+
+    validations: Validations = field(default_factory=Validations)
 
     def take(self, envelope: AnyEnvelope, now_s: float, *, is_past: bool = False) -> None:
         """Take in one event or acknowledgement. Idempotent. `is_past`: replayed, so its time is not known."""
@@ -50,6 +53,8 @@ class Picture:
             case ack.WorkersStarted():
                 pids = dict(zip(body.ranks, body.pids, strict=True))
                 self.fleet.started(body.node, envelope.incarnation, job, pids)
+            case ack.ValidationResult():
+                self.validations.take(envelope, body)
             case ack.WorkerFinished():
                 self.fleet.ended(body.node, job, body.rank)
             case _:
@@ -57,6 +62,7 @@ class Picture:
 
     def _verdict(self, envelope: AnyEnvelope, body: event._FailureEvent) -> None:
         self.said.add(envelope.message_id)
+        self.validations.settled(envelope.message_id)
         if isinstance(body, event.LinkLost):
             self.links.settled(envelope.job, envelope.epoch)
         if isinstance(body, event.NodeLost) and envelope.job == FLEET:  # the last of a node's verdicts

@@ -21,11 +21,20 @@ class FaultRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"rank": 3, "fault": "kill"}]})
 
     rank: RankNumber
-    fault: Literal["kill", "freeze", "slow"]
+    fault: Literal["kill", "freeze", "slow", "corrupt"]
     factor: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
     """Only `slow`: speed from then on, relative to the healthy device. The job's clock must be virtual."""
     for_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Only `slow`: for how long; 0 means for good."""
+
+
+class ValidationRequest(BaseModel):
+    """Probe devices and links at the next iteration boundary."""
+
+    model_config = _strict(ranks=[5])
+
+    ranks: tuple[RankNumber, ...] = ()
+    """Suspects; their peers are probed with them. Empty: everybody."""
 
 
 class RestartRequest(BaseModel):

@@ -13,6 +13,7 @@ from resihp_scheduler.planning import Choice, JobPlanning, NoPlan, in_thread
 from resihp_scheduler.situation import Situation, load, ranks_text
 from resihp_scheduler.submission import submit
 from resihp_scheduler.term import Term
+from resihp_scheduler.validating import validate_devices
 from resihp_store import JobState, LeadershipLost, StoreUnavailable, decisions
 
 
@@ -62,7 +63,7 @@ async def _choose(term: Term, situation: Situation, planning: JobPlanning, body:
 
 
 async def inflict_fault(asked: Asked) -> Reply:
-    """Testing: have an agent kill, freeze or slow a worker."""
+    """Testing: have an agent kill, freeze or slow a worker, or corrupt its state."""
     body, situation, term = asked.envelope.body, asked.situation, asked.term
     assert isinstance(body, RequestFault)
     if body.rank not in situation.alive:
@@ -108,6 +109,7 @@ VERBS: dict[str, Answer] = {
     "RequestPlan": request_plan,
     "RequestFault": about_job(inflict_fault),
     "RequestRestart": about_job(restart_worker),
+    "RequestValidation": about_job(validate_devices),
     "RequestStop": about_job(stop_job, until_ended=True),
     "RequestMode": about_job(governing.set_mode, until_ended=True),
     "RequestHold": about_job(governing.set_hold, until_ended=True),

@@ -46,9 +46,10 @@ BODIES: tuple[Body, ...] = (
     ack.ValidationResult(
         node="n0",
         validation_id="v1",
-        ranks=(0, 1),
-        compute_s=(0.002, 0.0),
-        link_s=({"0>2": 0.001}, {}),
+        rank=0,
+        asked=(0, 2),
+        compute_s=0.002,
+        link_s={"0>2": 0.001},
         iteration=14,
         virtual_clock=True,
     ),
@@ -94,7 +95,11 @@ BODIES: tuple[Body, ...] = (
     event.WorkerExited(node="n0", rank=3, pid=103, exit_code=-9, iteration=14, detect_s=0.01, fenced=False, start=1),
     event.WorkerStalled(node="n0", rank=3, pid=103, iteration=14, stalled_s=1.5, process_state="T"),
     event.WorkersAttached(
-        node="n0", ranks=(0, 1), pids=(100, 101), start=1, spec=JobSpec(attached=AttachedConfig()).model_dump(mode="json")
+        node="n0",
+        ranks=(0, 1),
+        pids=(100, 101),
+        start=1,
+        spec=JobSpec(attached=AttachedConfig()).model_dump(mode="json"),
     ),
     event.WorkerResumed(node="n0", rank=3, pid=103, silent_s=7.5),
     event.WorkersHung(
@@ -286,7 +291,7 @@ UP: tuple[Wire, ...] = (
         samples_once=32,
         redo_s=0.2,
     ),
-    link.Validated(validation_id="v1", iteration=14, compute_s=0.004, link_s={"0>2": 0.001}),
+    link.Validated(validation_id="v1", iteration=14, asked=(0, 2), compute_s=0.004, link_s={"0>2": 0.001}),
     link.Finished(committed=40, samples_expected=1280, samples_once=1280, final_loss=2.5, peak_rss_bytes=1 << 28),
     link.Failed(error="loss is not finite"),
 )

@@ -85,18 +85,26 @@ class CommandHandler:
             case command.FenceWorker() if job is not None and body.rank in job.workers:
                 self._supervisor.fence(job.workers[body.rank], body.reason)
             case command.InflictFault() if job is not None and body.rank in job.workers:
-                worker = job.workers[body.rank]
-                if body.fault == "slow":
-                    job.send(link.SetSpeed(factor=body.factor, for_s=body.for_s), [body.rank])
-                    return
-                worker.page.mark_fault()
-                process.send_signal(worker.pid, signal.SIGKILL if body.fault == "kill" else signal.SIGSTOP)
+                self._inflict(job, body)
+            case command.ValidateDevices() if job is not None:
+                job.send(link.Validate(validation_id=body.validation_id, ranks=body.ranks, links=body.links))
             case command.FinishJob() if job is not None:
                 job.send(link.FinishNow())
             case command.StopJob() if job is not None:
                 self._supervisor.stop_job(job, body.reason)
             case _:
                 log.info("nothing_to_do", schema=envelope.schema_, job=envelope.job)
+
+    def _inflict(self, job: LocalJob, body: command.InflictFault) -> None:
+        match body.fault:
+            case "slow":
+                job.send(link.SetSpeed(factor=body.factor, for_s=body.for_s), [body.rank])
+            case "corrupt":
+                job.send(link.CorruptState(), [body.rank])
+            case _:
+                worker = job.workers[body.rank]
+                worker.page.mark_fault()
+                process.send_signal(worker.pid, signal.SIGKILL if body.fault == "kill" else signal.SIGSTOP)
 
     def _awaits_room(self, job_name: str, body: command.StartWorkers) -> bool:
         """Whether the start needs slots whose workers are on their way out: the end of a job and the start of the next

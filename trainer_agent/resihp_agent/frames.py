@@ -40,6 +40,8 @@ class FrameHandler:
                 self._say(job, frame.epoch, plan.installed(worker.rank, frame) if plan else None)
             case link.IterationCommitted():
                 self._committed(job, worker, frame)
+            case link.Validated():
+                self._say(job, job.running_epoch, self._validated(worker, frame))
             case link.EpochAborted():
                 log.info("epoch_aborted", job=job.name, rank=worker.rank, epoch=frame.epoch, abort_s=frame.abort_s)
             case link.CommunicationFailed():
@@ -68,6 +70,18 @@ class FrameHandler:
             if resumed is not None and plan.mode != "planned":
                 job.notice_s = None  # repaired: the next fault starts its own clock
             self._say(job, frame.epoch, resumed)
+
+    def _validated(self, worker: Worker, frame: link.Validated) -> ack.ValidationResult:
+        return ack.ValidationResult(
+            node=self._node,
+            validation_id=frame.validation_id,
+            rank=worker.rank,
+            asked=frame.asked,
+            compute_s=frame.compute_s,
+            link_s=frame.link_s,
+            iteration=frame.iteration,
+            virtual_clock=worker.spec.clock.virtual,
+        )
 
     def _finished(self, job: LocalJob, worker: Worker, frame: link.Finished) -> None:
         worker.leave(Leaving.FINISHED, self._clock())

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from resihp_messages import link
-from resihp_messages.link import FinishNow, InstallPlan, SetSpeed, StopNow
+from resihp_messages.link import CorruptState, FinishNow, InstallPlan, SetSpeed, StopNow, Validate
 from resihp_messages.placement import starts_of
 from resihp_plan import ParallelPlan
 from resihp_trainer.accept import PlanUnusable, accept, base_plans
 from resihp_trainer.comm.port import EpochAborted
 from resihp_trainer.context import Context
+from resihp_trainer.corruption import flip_bit
 from resihp_trainer.state import TrainingState
 from resihp_trainer.watcher import Order
 
@@ -49,6 +50,8 @@ class Desk:
         """Arrived while this rank was in the epoch that it replaces."""
         self._left_at: float | None = None
         self._is_announced = True
+        self.validation: Validate | None = None
+        """Probes that wait for the vote."""
         self.abort_s = 0.0
         """From the agent's notice to leaving the operation, of the newest abort."""
 
@@ -116,6 +119,10 @@ class Desk:
                 raise AllCommitted
             case SetSpeed():
                 self._context.device.set_speed(order.factor, order.for_s)
+            case CorruptState() if self._state.holdings:
+                flip_bit(self._state.holdings[max(self._state.holdings)])
+            case Validate():
+                self.validation = order
             case InstallPlan():
                 return self._take_plan(order)
         return None
@@ -169,7 +176,7 @@ class Desk:
         """The rank has left its operation in the epoch entered last, which is returned; a held plan is void with it."""
         self._left_at = self._context.clock()
         self._is_announced = False
-        self._planned = None
+        self._planned = self.validation = None
         return self.epoch
 
     def say_aborted(self) -> None:

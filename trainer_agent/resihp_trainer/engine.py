@@ -26,6 +26,7 @@ from resihp_trainer.result import write_shards
 from resihp_trainer.saving import Saver
 from resihp_trainer.state import TrainingState
 from resihp_trainer.telemetry import telemetry
+from resihp_trainer.validation import order_key, validate
 
 
 class TrainingFailed(Exception):
@@ -131,7 +132,8 @@ class Engine:
         self._place(PageState.TRAINING if active.interpreter else PageState.STANDBY, iteration=state.committed + 1)
         start = context.clock()
         first = state.voted_epoch != active.plan.epoch
-        step = run_iteration(context, active, state, self._saver, self._desk.planned_epoch)
+        order = self._desk.validation
+        step = run_iteration(context, active, state, self._saver, self._desk.planned_epoch, order_key(order))
         end = context.clock()
         probe_s = self._probe.seconds(self._pause) if first or active.interpreter is None else 0.0
         context.send(
@@ -158,6 +160,11 @@ class Engine:
                 **telemetry(context.spec, active, step),
             )
         )
+        if step.outcome.probes and order is not None:
+            self._desk.validation = None
+            found = validate(order, context.rank, active.groups, self._probe, self._pause, step.outcome.iteration)
+            if found is not None:
+                context.send(found)
         return step.outcome.next_epoch
 
     def _finish(self, active: ActiveEpoch) -> None:

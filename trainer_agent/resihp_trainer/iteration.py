@@ -33,9 +33,10 @@ class Step:
 
 
 def run_iteration(
-    context: Context, active: ActiveEpoch, state: TrainingState, saver: Saver, pending_epoch: int
+    context: Context, active: ActiveEpoch, state: TrainingState, saver: Saver, pending_epoch: int, order: int = 0
 ) -> Step:
-    """Run and commit iteration `state.committed + 1`. `pending_epoch`: the held planned epoch, or 0.
+    """Run and commit iteration `state.committed + 1`. `pending_epoch`: the held planned epoch, or 0. `order`: key of
+    the held order to probe, or 0.
 
     Raises `EpochAborted` and `CommunicationFailed` with `state` as the last commit left it (except for `kept`), and
     `IterationRefused`.
@@ -48,7 +49,7 @@ def run_iteration(
     state.kept = Kept(active.plan.epoch, gradients)
     ballot = _ballot(work, covered, batch, gradients, max(0, pending_epoch - active.plan.epoch))
     copies, files = saver.ballot()
-    total = replace(ballot, copies=copies, files=files).vector(len(batch.documents))
+    total = replace(ballot, copies=copies, files=files, order=order).vector(len(batch.documents))
     pending = active.world.all_reduce(total)
     context.faults.strike(FaultPoint.VOTE, iteration)
     pending.wait()

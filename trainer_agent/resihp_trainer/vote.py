@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_FIELDS = 8  # ok, norm^2, tokens, loss, ahead, ahead^2, copies, files; then one count per document
+_FIELDS = 10
+"""ok, norm^2, tokens, loss, ahead, ahead^2, copies, files, order, order^2; then one count per document."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,16 @@ class Ballot:
     """1 if this rank's part of the snapshot under way is done; more than the world has ranks if it failed."""
     files: int = 0
     """The same of the checkpoint under way."""
+    order: int = 0
+    """Key (at most 4,096) of the probes that this rank has been told to run; 0 without."""
 
     def vector(self, num_documents: int) -> Tensor:
-        """float64[8 + num_documents], to be summed over the world."""
+        """float64[10 + num_documents], to be summed over the world."""
         out = torch.zeros(_FIELDS + num_documents, dtype=torch.float64)
         ahead = float(self.epochs_ahead)
+        votes = (ahead, ahead * ahead, self.copies, self.files, self.order, self.order * self.order)
         out[:_FIELDS] = torch.tensor(
-            [float(self.ok), self.norm_sq, self.tokens, self.loss, ahead, ahead * ahead, self.copies, self.files],
-            dtype=torch.float64,
+            [float(self.ok), self.norm_sq, self.tokens, self.loss, *votes], dtype=torch.float64
         )
         for d in self.covered:
             out[_FIELDS + d] += 1.0
@@ -63,6 +66,8 @@ class Outcome:
     copies: int = 0
     """Sum over the world; its size if the snapshot under way is complete everywhere."""
     files: int = 0
+    probes: bool = False
+    """Whether every rank holds the same order to probe."""
 
     @property
     def mean_loss(self) -> float:
@@ -72,7 +77,7 @@ class Outcome:
 def count(total: Tensor, iteration: int, *, world_size: int, expected_tokens: int, epoch: int) -> Outcome:
     """Read the sum of all ballots. Commit only if every rank is ok, every document was used exactly once, and gradient
     and loss are finite."""
-    ok, norm_sq, tokens, loss, ahead, ahead_sq, copies, files = (float(x) for x in total[:_FIELDS])
+    ok, norm_sq, tokens, loss, ahead, ahead_sq, copies, files, order, order_sq = (float(x) for x in total[:_FIELDS])
     coverage = total[_FIELDS:]
     once = int((coverage == 1.0).sum())
     refusal = ""
@@ -97,4 +102,5 @@ def count(total: Tensor, iteration: int, *, world_size: int, expected_tokens: in
         refusal=refusal,
         copies=int(copies),
         files=int(files),
+        probes=order > 0 and order * order == world_size * order_sq,
     )

@@ -16,10 +16,20 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Protocol
 
-from resihp_messages.link import AbortEpoch, Configure, DownFrame, FinishNow, InstallPlan, SetSpeed, StopNow
+from resihp_messages.link import (
+    AbortEpoch,
+    Configure,
+    CorruptState,
+    DownFrame,
+    FinishNow,
+    InstallPlan,
+    SetSpeed,
+    StopNow,
+    Validate,
+)
 from resihp_messages.placement import paired_starts
 
-Order = Configure | InstallPlan | SetSpeed | FinishNow | StopNow
+Order = Configure | InstallPlan | SetSpeed | CorruptState | Validate | FinishNow | StopNow
 """What the training thread has to act on."""
 
 

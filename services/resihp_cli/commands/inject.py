@@ -40,6 +40,6 @@ async def _inject(url: str, fault: str, rank: int, job: str | None) -> int:
     async with GatewayClient(url) as client:
         found = await pick_job(client, job)
         await client.inflict(found.job, rank, fault)
-    signal_name = "SIGKILL" if fault == "kill" else "SIGSTOP"
-    print(f"{found.job}: {signal_name} for rank {rank} is on its way; follow it with `resihp events --follow`")
+    what = {"kill": "SIGKILL", "freeze": "SIGSTOP", "corrupt": "a flipped bit"}[fault]
+    print(f"{found.job}: {what} for rank {rank} is on its way; follow it with `resihp events --follow`")
     return 0

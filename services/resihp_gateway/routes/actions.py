@@ -15,6 +15,7 @@ from resihp_gateway.asked import (
     RestartRequest,
     RulingRequest,
     StopRequest,
+    ValidationRequest,
 )
 from resihp_gateway.context import Gateway, GatewayDep
 from resihp_gateway.models import Accepted
@@ -29,6 +30,7 @@ from resihp_messages.request import (
     RequestRestart,
     RequestRuling,
     RequestStop,
+    RequestValidation,
     SubmitJob,
 )
 from resihp_plan.plan import InvalidPlan, ParallelPlan
@@ -91,7 +93,8 @@ async def request_plan(
 
 @router.post("/jobs/{job}/faults", status_code=202)
 async def request_fault(job: JobName, request: FaultRequest, gateway: GatewayDep, by: Admin) -> Accepted:
-    """Testing: SIGKILL or SIGSTOP a worker, or slow its device (on the virtual clock only: 409 otherwise)."""
+    """Testing: SIGKILL or SIGSTOP a worker, slow its device (on the virtual clock only: 409 otherwise), or flip a bit
+    of its parameters."""
     await gateway.require_job(job)
     await gateway.ask(RequestFault(**request.model_dump()), job=job, by=by)
     return Accepted(job=job)
@@ -103,6 +106,17 @@ async def request_restart(job: JobName, request: RestartRequest, gateway: Gatewa
     rank is not lost, or no slot is free."""
     await gateway.require_job(job)
     await gateway.ask(RequestRestart(rank=request.rank), job=job, by=by)
+    return Accepted(job=job)
+
+
+@router.post("/jobs/{job}/validations", status_code=202)
+async def request_validation(
+    job: JobName, gateway: GatewayDep, by: Operator, request: ValidationRequest | None = None
+) -> Accepted:
+    """Time a matrix product on suspects and their peers, and a transfer over their pipeline edges, between two
+    iterations. The answer is the event `ValidationConcluded`."""
+    await gateway.require_job(job)
+    await gateway.ask(RequestValidation(ranks=request.ranks if request else ()), job=job, by=by)
     return Accepted(job=job)
 
 
