@@ -172,6 +172,10 @@ class ReconfigurationRecord:
     created_at: datetime
     applied_at: datetime | None
     closed_at: datetime | None
+    lost_iterations: int = 0
+    """Committed iterations that were given up, because all holders of a part of their state died."""
+    state_source: str = "live"
+    """Where the state came from: live, snapshot, checkpoint."""
 
     @property
     def open(self) -> bool:

@@ -174,6 +174,8 @@ reconfigurations = Table(
     Column("created_at", UtcDateTime, nullable=False),
     Column("applied_at", UtcDateTime),
     Column("closed_at", UtcDateTime),
+    Column("lost_iterations", Integer, nullable=False, default=0, server_default="0"),
+    Column("state_source", String(16), nullable=False, default="live", server_default="live"),
     Index(None, "job", "new_epoch", unique=True),
 )
 

@@ -212,6 +212,8 @@ def _change(r: ReconfigurationView) -> dict[str, Any]:
         "reason": r.reason,
         **phases,
         "bytes_moved": r.bytes_moved,
+        "lost_iterations": r.lost_iterations,
+        "state_source": r.state_source,
         "proof": r.proof,
         "predicted_tokens_per_s": r.predicted_tokens_per_s,
         "achieved_tokens_per_s": r.achieved_tokens_per_s,

@@ -122,6 +122,10 @@ class ReconfigurationView(_View):
     """detect, plan, abort, rebuild, move, redo, total."""
     bytes_moved: int | None = None
     proof: dict[str, bool] = Field(default_factory=dict)
+    lost_iterations: int = 0
+    """Committed iterations that were given up, because all holders of a part of their state died."""
+    state_source: str = "live"
+    """Where the state came from: live, snapshot, checkpoint."""
     outcome: str = ""
     bound_tokens_per_s: Number = None
     """Healthy throughput times the share of devices that are left: no plan can be faster."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from resihp_messages import command, event, new_id
 from resihp_messages.placement import NodeRanks
 from resihp_plan import ParallelPlan
+from resihp_scheduler.phases import Outcome
 from resihp_scheduler.planning import Choice
 from resihp_scheduler.situation import Situation
 from resihp_scheduler.term import Term
@@ -144,35 +145,18 @@ async def reject(term: Term, work: UnitOfWork, change: ReconfigurationRecord, re
         await publish(term, work, body, job=change.job, epoch=change.new_epoch, correlation_id=change.correlation_id)
 
 
-async def apply(
-    term: Term,
-    work: UnitOfWork,
-    change: ReconfigurationRecord,
-    *,
-    phases_s: Mapping[str, float],
-    bytes_moved: int,
-    proof: Mapping[str, bool],
-) -> None:
+async def apply(term: Term, work: UnitOfWork, change: ReconfigurationRecord, result: Outcome) -> None:
     """All ranks run the new plan and its first iteration is committed."""
-    await _close(
-        term,
-        work,
-        change,
-        ReconfigurationStatus.APPLIED,
-        "",
-        applied_at=work.now,
-        phases_s=dict(phases_s),
-        bytes_moved=bytes_moved,
-        proof=dict(proof),
-    )
+    values: dict[str, Any] = {
+        "phases_s": dict(result.phases_s),
+        "bytes_moved": result.bytes_moved,
+        "proof": dict(result.proof),
+        "lost_iterations": result.lost_iterations,
+        "state_source": result.state_source,
+    }
+    await _close(term, work, change, ReconfigurationStatus.APPLIED, "", applied_at=work.now, **values)
     if change.mode != "initial":
-        body = event.ReconfigurationApplied(
-            reconfiguration_id=change.id,
-            new_digest=change.new_digest,
-            phases_s=dict(phases_s),
-            bytes_moved=bytes_moved,
-            proof=dict(proof),
-        )
+        body = event.ReconfigurationApplied(reconfiguration_id=change.id, new_digest=change.new_digest, **values)
         await publish(term, work, body, job=change.job, epoch=change.new_epoch, correlation_id=change.correlation_id)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from resihp_messages import ack
+from resihp_messages.ids import StateSource
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,8 @@ class Outcome:
     phases_s: Mapping[str, float]
     bytes_moved: int
     proof: Mapping[str, bool]
+    lost_iterations: int
+    state_source: StateSource
 
 
 def outcome(
@@ -50,6 +53,8 @@ def outcome(
             "digests_equal": all(a.digests_equal for a in applied),
             "plan_digest_equal": all(a.digest == digest for a in applied),
         },
+        lost_iterations=max((a.lost_iterations for a in applied), default=0),
+        state_source=next((a.state_source for a in applied if a.state_source != "live"), "live"),
     )
 
 

@@ -28,6 +28,7 @@ from resihp_scheduler.calibration import Calibration, calibrated_cost, workload_
 from resihp_scheduler.situation import Situation
 
 T = TypeVar("T")
+GO_BACK = "a part of the state has no live holder: all ranks go back to the newest snapshot or checkpoint"
 FULLY_CHECKED = 512
 """Up to so many devices the whole program of a plan is proved; beyond, the planner has proved each kind of pipeline."""
 
@@ -138,7 +139,7 @@ class JobPlanning:
                 health=speeds or None,
                 state_plan=held,
                 reference=healthy,
-                require_state=state_exists,
+                require_state=state_exists and not self.spec.can_roll_back,
                 epoch=situation.newest_epoch + 1,
             )
             self.prove(decision.plan, alive)
@@ -146,7 +147,10 @@ class JobPlanning:
             return NoPlan(str(error))
         except ValueError as error:  # a plan that breaks a rule: better a clear end than survivors that wait in vain
             return NoPlan(f"planning failed: {error}")
-        return self.choice_of(decision, old, speeds or {}, alive)
+        choice = self.choice_of(decision, old, speeds or {}, alive)
+        if state_exists and held is not None and not self._complete(held, alive):
+            choice = replace(choice, reason=f"{choice.reason}; {GO_BACK}")
+        return choice
 
     def choice_of(self, decision: Decision, old: ParallelPlan, speeds: Health, alive: Collection[int]) -> Choice:
         """The planner's decision, predicted by the full simulation."""

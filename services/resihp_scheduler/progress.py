@@ -120,9 +120,7 @@ async def _complete(term: Term, work: UnitOfWork, change: ReconfigurationRecord)
         detect_s=change.phases_s.get("detect", 0.0),
         plan_s=change.phases_s.get("plan", 0.0),
     )
-    await changes.apply(
-        term, work, change, phases_s=result.phases_s, bytes_moved=result.bytes_moved, proof=result.proof
-    )
+    await changes.apply(term, work, change, result)
     await _settle_devices(work, situation, plan)
     if change.mode == "recovery":
         for incident in await queries.incidents(work.connection, job_name=change.job, only_open=True):

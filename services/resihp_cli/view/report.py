@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from resihp_cli.outcome import Outcome
-from resihp_cli.view.wording import milliseconds, size
+from resihp_cli.view.wording import milliseconds, size, went_back
 
 PHASE_MEANING = (
     ("detect", "last sign of life to the agent's notice"),
@@ -50,6 +50,9 @@ def _print_change(console: Console, title: str, change: dict[str, Any]) -> None:
         table.add_row(phase, milliseconds(change[f"{phase}_s"]), meaning)
     table.add_row("total", milliseconds(change["total_s"]), f"{size(change['bytes_moved'])} moved", style="bold")
     console.print(table)
+    if change["state_source"] != "live":
+        lost = went_back(change["lost_iterations"], change["state_source"])
+        console.print(f"all ranks went back together: {lost}", highlight=False)
 
 
 def _print_proof(console: Console, document: dict[str, Any]) -> None:

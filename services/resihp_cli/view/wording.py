@@ -108,7 +108,15 @@ def _applied(b: Mapping[str, Any], _: _Name) -> str:
         if all(b["proof"].values())
         else "PROOF FAILED: " + ", ".join(k for k, v in b["proof"].items() if not v)
     )
-    return f"training goes on after {milliseconds(b['phases_s'].get('total'))}, {size(b['bytes_moved'])} moved, {proof}"
+    lost = b.get("lost_iterations", 0)
+    back = f" {went_back(lost, b['state_source'])}," if lost or b.get("state_source", "live") != "live" else ""
+    total, moved = milliseconds(b["phases_s"].get("total")), size(b["bytes_moved"])
+    return f"training goes on after {total},{back} {moved} moved, {proof}"
+
+
+def went_back(lost: int, source: str) -> str:
+    """`5 iterations lost (state from a snapshot)`."""
+    return f"{lost} iteration{'s' if lost != 1 else ''} lost (state from a {source})"
 
 
 _WRITERS: dict[str, Callable[[Mapping[str, Any], _Name], str]] = {

@@ -79,3 +79,9 @@ def test_the_agents_measure_of_planning_counts() -> None:
 def test_each_check_can_fail(first: ack.PlanApplied, last: ack.IterationResumed | None, broken: str) -> None:
     proof = compute(first, last).proof
     assert [name for name, ok in proof.items() if not ok] == [broken]
+
+
+def test_what_was_given_up_is_told() -> None:
+    assert (compute(applied("a", (0, 1))).lost_iterations, compute(applied("a", (0, 1))).state_source) == (0, "live")
+    found = compute(applied("a", (0, 1), lost_iterations=4, state_source="snapshot"))
+    assert (found.lost_iterations, found.state_source) == (4, "snapshot")
