@@ -37,8 +37,8 @@ class ProbeLevel:
     >>> level = ProbeLevel()
     >>> level.learn("r5", 2.0e-3)
     >>> found = [level.observe(i, "r5", 4.0e-3 if i < 40 else 2.0e-3) for i in range(30, 60)]
-    >>> [(str(v.kind), v.iteration, v.p) for some in found for v in some]
-    [('DeviceSlow', 32, 0.5), ('DeviceRecovered', 41, 1.0)]
+    >>> [(str(v.kind), v.iteration, round(v.p, 2)) for some in found for v in some]
+    [('DeviceSlow', 32, 0.5), ('DeviceRecovered', 42, 1.0)]
     """
 
     def __init__(self, config: PeerConfig | None = None) -> None:

@@ -10,12 +10,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resihp_detect import assembly, device_level, healthy_time, iteration_level, link_level, peers
+from resihp_detect import (
+    assembly,
+    device_level,
+    fingerprints,
+    healthy_time,
+    iteration_level,
+    link_level,
+    localise,
+    peers,
+    probe_level,
+)
 from resihp_detect.healthy_time import HealthyTime, fit_healthy_time
 from resihp_detect.peers import peer_medians, spread
 
+MODULES = [
+    assembly, device_level, fingerprints, healthy_time, iteration_level, link_level, localise, peers, probe_level,
+]  # fmt: skip
 
-@pytest.mark.parametrize("module", [assembly, device_level, healthy_time, iteration_level, link_level, peers])
+
+@pytest.mark.parametrize("module", MODULES)
 def test_examples_in_docstrings_hold(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 
