@@ -49,7 +49,7 @@ format: $(STAMP) ## Apply ruff's fixes and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## Measure recovery, planned changes and control-plane loss; writes benchmarks/results/ (about 20 minutes)
+bench: $(STAMP) ## Measure recovery, changes, control-plane loss, overhead, prediction, plain PyTorch; writes benchmarks/results/ (about 45 minutes)
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-planner: $(STAMP) ## Planner against other policies, planning time, batch slicing; writes benchmarks/results/planner.md
