@@ -38,12 +38,16 @@ def replica(num_micro_batches: int, *stages: StagePlan) -> ReplicaPlan:
     return ReplicaPlan(stages, num_micro_batches)
 
 
-def plan_without(plan: ParallelPlan, dead: Collection[int], state_plan: ParallelPlan | None = None) -> ParallelPlan:
+def plan_without(
+    plan: ParallelPlan, dead: Collection[int], state_plan: ParallelPlan | None = None, *, require_state: bool = True
+) -> ParallelPlan:
     """What the planner does after a loss."""
     alive = set(plan.world) - set(dead)
     workload = Workload.typical(BATCH.micro_batches, BATCH.tokens_per_micro_batch)
     cluster = Cluster.of(max(plan.world) + 1)
-    return plan_after_loss(plan, SPEC, cluster, alive, workload, clock=time.monotonic, state_plan=state_plan).plan
+    return plan_after_loss(
+        plan, SPEC, cluster, alive, workload, clock=time.monotonic, state_plan=state_plan, require_state=require_state
+    ).plan
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from types import MappingProxyType
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 from resihp_plan import (
     GroupKind,
     GroupSpec,
-    Layout,
     ParallelPlan,
     Place,
     gradient_buckets,
@@ -25,35 +23,12 @@ from resihp_plan import (
 from resihp_trainer.gradients import GradientSync
 from resihp_trainer.moves import Moved, move_state
 from resihp_trainer.pipeline import Pipeline
-from resihp_trainer.shards import Shard, ShardSet, narrow
+from resihp_trainer.shards import ShardSet, narrow
 from support.thread_groups import ThreadGroup, ThreadPending, run_ranks
-from support.trainer_cases import HEALTHY, SPEC, replica, stage
+from support.trainer_cases import SPEC, replica, stage
+from support.trainer_state import PLANS, assert_known, values
 
-PLANS = (
-    HEALTHY,
-    ParallelPlan(
-        2,
-        (
-            replica(4, stage(0, 1, [0]), stage(1, 4, [1, 2, 3], [2, 1, 1])),
-            replica(2, stage(0, 3, [4, 5], [3, 1]), stage(3, 4, [7, 6])),
-        ),
-    ),
-    ParallelPlan(3, (replica(6, stage(0, 4, [3, 2, 1])),), standby=(0, 4, 5, 6, 7)),
-    ParallelPlan(4, (replica(3, stage(0, 4, [5, 0])), replica(3, stage(0, 1, [1]), stage(1, 4, [2, 3, 4, 6])))),
-)
 WORLD = GroupSpec("world", GroupKind.WORLD, tuple(range(8)))
-
-
-def values(held: Layout, rank: int) -> ShardSet:
-    """State whose every element is known: each tensor of the whole model numbered, moments offset."""
-    shards = {}
-    names = list(held.tensors)
-    for name, interval in held.shards(rank).items():
-        spec = held.tensors[name]
-        numbered = torch.arange(torch.Size(spec.shape).numel(), dtype=torch.float64).view(spec.shape)
-        part = narrow(held, name, numbered, interval) + 1e6 * names.index(name)
-        shards[name] = Shard(part, part + 0.25, part + 0.5)
-    return ShardSet(held, rank, MappingProxyType(shards))
 
 
 @pytest.mark.parametrize(("old", "new"), [*pairwise(PLANS), (PLANS[3], PLANS[0])])
@@ -68,11 +43,7 @@ def test_state_arrives_complete(old: ParallelPlan, new: ParallelPlan) -> None:
 
     for rank, moved in run_ranks([WORLD], body).items():
         assert moved.is_verified
-        expected = values(after, rank)
-        assert list(moved.held.shards) == list(expected.shards)
-        for name, shard in moved.held.shards.items():
-            for mine, theirs in zip(shard.state, expected.shards[name].state, strict=True):
-                assert torch.equal(mine, theirs)
+        assert_known(moved.held)
         incoming = moves.incoming(rank)
         assert (moved.bytes_received > 0) == bool(incoming)
 

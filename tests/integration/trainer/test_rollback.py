@@ -1,0 +1,122 @@
+"""All holders of a part of the state die at once: everybody goes back to the newest snapshot together, and the job ends
+with the parameters of the undisturbed run.
+
+The victims are killed from outside, all in the same moment: scripted deaths may come one after the other, and then the
+state is saved alive in between.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from resihp_messages import ScriptedFault
+from resihp_messages.link import Failed, IterationCommitted, PlanInstalled
+from resihp_messages.page import PageState
+from resihp_plan import ParallelPlan
+from resihp_trainer.trials.trainer_job import TrainerJob, TrialFailed
+from support.trainer_cases import HEALTHY, assert_undisturbed, plan_without
+from support.waiting import wait_for_blocking
+
+StartJob = Callable[..., TrainerJob]
+SECOND_STAGE = (2, 3, 6, 7)
+"""All that hold layers 2 and 3."""
+EVERY = 3
+
+
+def kills(ranks: tuple[int, ...], iteration: int, point: str = "compute") -> tuple[ScriptedFault, ...]:
+    return tuple(
+        ScriptedFault.model_validate({"kind": "kill", "rank": r, "iteration": iteration, "point": point}) for r in ranks
+    )
+
+
+def without(plan: ParallelPlan, dead: list[int]) -> ParallelPlan:
+    return plan_without(plan, dead, require_state=False)
+
+
+class Massacre:
+    """`on_pump`: kills the second stage of both replicas in one moment, once rank 0 committed `after` times."""
+
+    def __init__(self, job: TrainerJob, after: int) -> None:
+        self.job, self.after, self.pids = job, after, [job.workers[r].pid for r in SECOND_STAGE]
+
+    def __call__(self) -> None:
+        if self.pids and self.job.committed(0) >= self.after:
+            for pid in self.pids:
+                os.kill(pid, signal.SIGKILL)
+            self.pids = []
+
+
+def settled(job: TrainerJob) -> list[PlanInstalled]:
+    """What the ranks said of the plan that ended the disturbance."""
+    return [f for _, f in job.all(PlanInstalled, job.last_plan.epoch)]
+
+
+@pytest.mark.parametrize("after", [4, 6])
+def test_a_stage_dies_in_all_replicas(start_job: StartJob, after: int) -> None:
+    job = start_job(12, snapshots={"every": EVERY})
+    job.install(HEALTHY, "initial")
+    job.run(without, Massacre(job, after))
+    assert set(job.dead) == set(SECOND_STAGE)
+    installed = settled(job)
+    assert {f.state_source for f in installed} == {"snapshot"}
+    lost = {f.lost_iterations for f in installed}
+    assert len(lost) == 1
+    assert lost.pop() <= EVERY
+    assert_undisturbed(job)
+
+
+def test_a_death_while_going_back(start_job: StartJob) -> None:
+    """Some ranks have gone back already, some have not, and a guardian is gone: the next plan finds its way all the
+    same."""
+    job = start_job(12, snapshots={"every": EVERY})
+    job.install(HEALTHY, "initial")
+    massacre, struck = Massacre(job, 5), []
+
+    def kill_while_moving() -> None:
+        massacre()
+        if struck or set(job.dead) != set(SECOND_STAGE):
+            return
+        worker, epoch = job.workers[5], job.plans[-1].epoch
+        wait_for_blocking(
+            lambda: worker.page.read().epoch == epoch and worker.page.read().state >= PageState.MOVING, 30, every_s=5e-4
+        )
+        os.kill(worker.pid, signal.SIGKILL)
+        struck.append(5)
+
+    job.run(without, kill_while_moving)
+    assert set(job.dead) == {*SECOND_STAGE, 5}
+    assert {f.state_source for _, f in job.all(PlanInstalled)} >= {"snapshot"}
+    assert_undisturbed(job)
+
+
+def test_one_after_the_other_until_one_is_left(start_job: StartJob) -> None:
+    order = (3, 6, 1, 4, 7, 0, 2)
+    faults = tuple(f for k, rank in enumerate(order) for f in kills((rank,), 2 + k))
+    job = start_job(10, snapshots={"every": 2}, faults=faults)
+    job.install(HEALTHY, "initial")
+    job.run(without)
+    assert set(job.dead) == set(order)
+    assert job.last_plan.world == (5,)
+    assert_undisturbed(job)
+
+
+def test_without_snapshots_and_checkpoints_the_end_is_clear(start_job: StartJob) -> None:
+    job = start_job(20, snapshots={"every": 0})
+    job.install(HEALTHY, "initial")
+    with pytest.raises(TrialFailed, match=r"state lost: no live holder.*no complete snapshot and no checkpoint"):
+        job.run(without, Massacre(job, 3))
+    assert {rank for rank, _ in job.all(Failed)} <= {0, 1, 4, 5}
+
+
+def test_the_work_is_announced(start_job: StartJob) -> None:
+    job = start_job(8, snapshots={"every": 4})
+    job.install(HEALTHY, "initial")
+    job.run()
+    announced = {f.iteration for _, f in job.all(IterationCommitted) if "snapshot" in f.phases_s}
+    assert {1, 4} <= announced  # the first of the epoch, and the regular ones
+    assert 8 not in announced  # nothing is left to lose
+    assert_undisturbed(job)
