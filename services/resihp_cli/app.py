@@ -81,6 +81,9 @@ def demo(
         list[str] | None,
         typer.Option("--rejoin-agent", metavar="AGENT@K", help="Start a killed agent again after iteration K."),
     ] = None,
+    snapshots: Annotated[
+        int, typer.Option(min=0, metavar="K", help="Copy the state to other ranks every K iterations; 0: never.")
+    ] = 10,
     no_fault: Annotated[bool, typer.Option("--no-fault", help="Train without any fault.")] = False,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel degree.")] = 2,
@@ -114,6 +117,7 @@ def demo(
             rejoin=rejoin or [],
             kill_agent=kill_agent or [],
             rejoin_agent=rejoin_agent or [],
+            snapshots=snapshots,
             no_fault=no_fault,
             dtype=dtype,
             tp=tp,
@@ -148,6 +152,9 @@ def up(
 @app.command(epilog="Example: resihp train examples/small.toml --verify")
 def train(
     job_file: Annotated[Path, typer.Argument(metavar="JOB.toml", help="What to train.")],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint in checkpoints.path, in any layout.")
+    ] = False,
     url: Url = None,
     agents: Agents = 1,
     headless: Headless = False,
@@ -157,7 +164,9 @@ def train(
     """Train the job of a file: on the system of `resihp up` (or --url) if one runs, else on one started for it."""
     from resihp_cli.commands.train import run_train
 
-    raise typer.Exit(run_train(job_file, url=url, agents=agents, headless=headless, verify=verify, json_path=json))
+    raise typer.Exit(
+        run_train(job_file, resume=resume, url=url, agents=agents, headless=headless, verify=verify, json_path=json)
+    )
 
 
 @app.command(epilog="Example: resihp status --json")

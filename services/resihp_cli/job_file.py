@@ -44,8 +44,19 @@ def localised(spec: JobSpec) -> JobSpec:
 
     data = spec.data.model_copy(update={"path": absolute(spec.data.path), "tokenizer": absolute(spec.data.tokenizer)})
     return spec.model_copy(
-        update={"data": data, "model": spec.model.model_copy(update={"hf": absolute(spec.model.hf)})}
+        update={
+            "data": data,
+            "model": spec.model.model_copy(update={"hf": absolute(spec.model.hf)}),
+            "checkpoints": spec.checkpoints.model_copy(update={"path": absolute(spec.checkpoints.path)}),
+        }
     )
+
+
+def resumed(spec: JobSpec) -> JobSpec:
+    """The job, to go on from its newest checkpoint. Raises `CliError` if it has no folder for them."""
+    if spec.checkpoints.path is None:
+        raise CliError("--resume: the job file has no checkpoints.path")
+    return spec.model_copy(update={"checkpoints": spec.checkpoints.model_copy(update={"resume": True})})
 
 
 def build(data: Mapping[str, Any], *, origin: str) -> JobSpec:

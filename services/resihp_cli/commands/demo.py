@@ -83,6 +83,7 @@ def demo_spec(
     dp: int,
     seed: int,
     data: str | None,
+    snapshots: int = 10,
     switched: bool = False,
 ) -> JobSpec:
     """The job of the options. Raises `CliError` that names the rule which they break."""
@@ -102,6 +103,7 @@ def demo_spec(
             "data": {"path": str(Path(data).absolute()) if data is not None else None},
             "faults": [f.model_dump(mode="json") for f in faults],
             "clock": {"virtual": virtual_clock or bool(slow)},
+            "snapshots": {"every": snapshots},
         },
         origin="demo",
     )

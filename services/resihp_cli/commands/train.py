@@ -9,17 +9,26 @@ from resihp_cli.commands.demo import train_locally
 from resihp_cli.commands.locate import running_local
 from resihp_cli.commands.running import run as run_loop
 from resihp_cli.commands.training import TrainingRequest, console_for, train
-from resihp_cli.job_file import check_data, load, localised
+from resihp_cli.job_file import check_data, load, localised, resumed
 from resihp_cli.json_file import check_json_path
 from resihp_cli.run_folder import RunFolder
 from resihp_cli.supervisor import SupervisorOptions, deal_slots
 
 
 def run_train(
-    job_file: Path, *, url: str | None, agents: int, headless: bool, verify: bool, json_path: Path | None
+    job_file: Path,
+    *,
+    resume: bool = False,
+    url: str | None,
+    agents: int,
+    headless: bool,
+    verify: bool,
+    json_path: Path | None,
 ) -> int:
     """Returns 0 if everything asked for holds, else 1."""
     spec = load(job_file)
+    if resume:
+        spec = resumed(spec)
     check_json_path(json_path)
     if url is None:
         check_data(spec.data.path)

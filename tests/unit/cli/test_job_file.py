@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from resihp_cli.errors import CliError
-from resihp_cli.job_file import check_data, load, load_plan, parse
+from resihp_cli.job_file import check_data, load, load_plan, localised, parse, resumed
 from support.gateway import HEALTHY
 
 
@@ -96,3 +96,13 @@ def test_plan_file(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(CliError, match=words):
             load_plan(file)
+
+
+def test_resuming_needs_a_folder_of_checkpoints() -> None:
+    with pytest.raises(CliError, match=r"--resume: the job file has no checkpoints\.path"):
+        resumed(parse("", origin="job.toml"))
+    spec = resumed(parse('[checkpoints]\npath = "kept"\nevery = 5', origin="job.toml"))
+    assert (spec.checkpoints.resume, spec.checkpoints.every) == (True, 5)
+    assert localised(spec).checkpoints.path == str(Path("kept").absolute())
+    with pytest.raises(CliError, match=r"checkpoints\.resume needs checkpoints\.path"):
+        parse("[checkpoints]\nresume = true", origin="job.toml")
