@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from resihp_gateway.context import Gateway
 from resihp_gateway.detail import pause
 from resihp_gateway.live import health, rates
+from resihp_gateway.live.control import NAMES, control
 from resihp_gateway.live.places import plan_map
 from resihp_gateway.models import IncidentView, JobView, ReconfigurationView
 from resihp_plan.plan import ParallelPlan
@@ -97,6 +99,8 @@ class Facts:
             for record in changes
             for view in (ReconfigurationView.model_validate(record),)
         ]
+        said = await history.events(connection, names=NAMES, job=self.job, limit=50)
+        self.found["control"] = control(said, datetime.now(UTC))
         self._bounds = rates.bounds(self._plans, changes, self._healthy or self.found.get("healthy"))
 
     def _conclude(self, record: JobRecord) -> None:
@@ -131,4 +135,5 @@ class Facts:
 
 
 def _point(row: IterationRecord) -> Point:
-    return row.iteration, row.epoch, round(row.tokens_per_s, 2) or None, row.loss
+    loss = None if row.loss is None else round(row.loss, 6)
+    return row.iteration, row.epoch, round(row.tokens_per_s, 2) or None, loss

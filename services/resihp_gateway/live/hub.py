@@ -23,7 +23,7 @@ HISTORY_EVERY = 4
 """Refreshes between two looks at the history without an event."""
 HOT_TURNS = 6
 """After an event every refresh looks at the history: the record follows the event a little later."""
-ORDER = ("job", "map", "rates", "points", "health", "incidents", "reconfigurations")
+ORDER = ("job", "map", "rates", "points", "health", "incidents", "reconfigurations", "control")
 _log = structlog.get_logger("gateway")
 
 
@@ -152,12 +152,11 @@ class Hubs:
         yield b"retry: 1000\n: open\n\n"
         box = await hub.enter()
         closed = asyncio.create_task(gateway.closing.wait())
+        filled = asyncio.create_task(box.wait())
         try:
             while True:
-                filled = asyncio.create_task(box.wait())
                 waited: set[asyncio.Task[Any]] = {filled, closed}
                 done, _ = await asyncio.wait(waited, timeout=gateway.heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
-                filled.cancel()
                 if closed in done:
                     return
                 if filled not in done:
@@ -166,8 +165,10 @@ class Hubs:
                 if box.overflowed:
                     hub.fill(box)
                 yield box.take()
+                filled = asyncio.create_task(box.wait())
         finally:
-            closed.cancel()
+            for task in (filled, closed):
+                task.cancel()
             await hub.leave(box)
             if not hub.num_viewers:
                 self._hubs.pop(job, None)

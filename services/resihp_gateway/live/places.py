@@ -11,8 +11,8 @@ from resihp_plan.plan import ParallelPlan
 def plan_map(plans: Sequence[ParallelPlan], ranks: Iterable[int]) -> dict[str, Any]:
     """The plan in force (the last of `plans`, which are ordered by epoch) as the page draws it.
 
-    `ghosts`: rank -> [replica, stage] of devices that are not in it any more but once had a place that still exists, so
-    that nothing moves on the map when a group shrinks. `pool`: devices without any such place.
+    `ghosts`: rank -> [replica, stage, tp index] of devices that are not in it any more but once had a place that still
+    exists, so that nothing moves on the map when a group shrinks. `pool`: devices without any such place.
     """
     plan = plans[-1]
     ghosts: dict[int, list[int]] = {}
@@ -44,12 +44,12 @@ def plan_map(plans: Sequence[ParallelPlan], ranks: Iterable[int]) -> dict[str, A
     }
 
 
-def _last_place(plans: Sequence[ParallelPlan], rank: int) -> tuple[int, int] | None:
+def _last_place(plans: Sequence[ParallelPlan], rank: int) -> tuple[int, int, int] | None:
     plan = plans[-1]
     for earlier in reversed(plans[:-1]):
         place = earlier.position(rank)
         if place is not None:
             replica, stage, _ = place
             if replica < len(plan.replicas) and stage < len(plan.replicas[replica].stages):
-                return replica, stage
+                return place
     return None
