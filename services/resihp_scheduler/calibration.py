@@ -7,12 +7,22 @@ measured too. One place: whoever predicts for a job asks here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import fmean, median
 from typing import Any, Self
 
 from resihp_messages import JobSpec
-from resihp_plan import CostModel, ModelSpec, Workload
+from resihp_plan import CostModel, ModelSpec, ParallelPlan, Workload
+from resihp_plan.cluster import Health
+from resihp_plan.cost import Linear
+from resihp_plan.planner import predict
+from resihp_scheduler.meter import Measured
+
+LARGEST = 64
+"""Up to so many devices a whole iteration is simulated to find what the host adds."""
+FEWEST = 5
+"""Iterations."""
 
 
 @dataclass(frozen=True)
@@ -72,3 +82,62 @@ def workload_of(spec: JobSpec, measured: Calibration | None) -> Workload:
     if measured is None:
         return Workload.typical(batch.micro_batches, batch.tokens_per_micro_batch)
     return Workload(batch.micro_batches, measured.tokens_per_micro_batch, measured.sum_sq_len_per_micro_batch)
+
+
+def calibrate(
+    spec: JobSpec, plan: ParallelPlan, iterations: Sequence[Measured], health: Health | None = None
+) -> Calibration | None:
+    """Constants from iterations that ran `plan` on devices of these speeds; None from too few of them."""
+    if len(iterations) < FEWEST:
+        return None
+    model = ModelSpec(**spec.model.model_dump())
+    nominal = nominal_cost(spec, model)
+    lines = _lines(plan, nominal, health)
+    computed = [(m.ranks[r], lines[r]) for m in iterations for r in lines]
+    expected_s = sum(line.seconds(w) for seconds, line in computed for w in seconds.units)
+    forward_s = sum(seconds.forward_s for seconds, _ in computed)
+    units = [w for m in iterations for a in plan.replicas for w in m.ranks[a.stages[0].ranks[0]].units]
+    if expected_s <= 0.0 or forward_s <= 0.0 or not units:
+        return None
+    found = Calibration(
+        compute_scale=forward_s / expected_s,
+        backward_ratio=sum(seconds.backward_s for seconds, _ in computed) / forward_s,
+        latency_s=_latency_s(plan, iterations, nominal),
+        overhead_s=0.0,
+        tokens_per_micro_batch=round(fmean(w.tokens for w in units)),
+        sum_sq_len_per_micro_batch=round(fmean(w.sum_sq_len for w in units)),
+        num_iterations=len(iterations),
+    )
+    if len(plan.world) > LARGEST or plan.migrations:
+        return found
+    typical = workload_of(spec, found)
+    predicted_s = predict(plan, typical, calibrated_cost(spec, model, found), health=health).step_s
+    return replace(found, overhead_s=max(0.0, median(m.step_s for m in iterations) - predicted_s))
+
+
+def _lines(plan: ParallelPlan, cost: CostModel, health: Health | None) -> dict[int, Linear]:
+    """Rank -> its nominal seconds of a forward."""
+    found: dict[int, Linear] = {}
+    for replica in plan.replicas:
+        for s, stage in enumerate(replica.stages):
+            members = cost.stage_cost(stage, last=s == len(replica.stages) - 1, health=health).members
+            found.update(zip(stage.ranks, members, strict=True))
+    return found
+
+
+def _latency_s(plan: ParallelPlan, iterations: Sequence[Measured], cost: CostModel) -> float:
+    """Wait per collective inside TP groups, without what its bytes explain; the nominal one without such groups."""
+    waits = []
+    for replica in plan.replicas:
+        for s, stage in enumerate(replica.stages):
+            if len(stage.ranks) == 1:
+                continue
+            line = cost.stage_cost(stage, last=s == len(replica.stages) - 1).collectives
+            count = line.fixed / cost.collective_latency_s
+            for m in iterations:
+                for rank in stage.ranks:
+                    seconds = m.ranks[rank]
+                    bytes_s = 2 * sum(line.per_token * w.tokens for w in seconds.units)
+                    if seconds.units:
+                        waits.append((seconds.tp_wait_s - bytes_s) / (2 * count * len(seconds.units)))
+    return max(0.0, median(waits)) if waits else cost.collective_latency_s

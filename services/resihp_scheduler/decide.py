@@ -92,7 +92,7 @@ async def view(term: Term, work: queries.Connection, job: str) -> View | None:
     situation = await load(work, job)
     if situation is None or situation.job.state is not JobState.RUNNING or situation.job.epoch == 0:
         return None
-    if situation.open is not None or situation.finished:
+    if situation.open is not None or situation.finished or situation.spec.attached is not None:
         return None
     incidents, now = await queries.incidents(work, job_name=job), term.now()
     return View(

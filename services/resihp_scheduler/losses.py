@@ -177,7 +177,7 @@ def _concerned(fault: Fault, situation: Situation) -> Iterator[int]:
 
 async def _answer(term: Term, after: Situation, lost: frozenset[int]) -> Choice | NoPlan | None:
     """What to do without the lost devices; None: nothing but wait for the others."""
-    if after.finished or _were_spare(after, lost):
+    if after.finished or _were_spare(after, lost) or after.spec.attached is not None:
         return None
     if not after.alive:
         return NoPlan("no device is left")
@@ -199,6 +199,8 @@ async def _respond(
     was_slow = await slowness.close_lost(work, after.name, fault.ranks)
     incident = replace(fault, correlation_id=was_slow or correlation_id).incident(work)
     await work.add_incident(incident)
+    if after.spec.attached is not None:  # its launcher decides
+        return
     if isinstance(answer, NoPlan):
         await endings.fail(term, work, after, f"{fault.text}; {answer.reason}")
     elif isinstance(answer, Choice):

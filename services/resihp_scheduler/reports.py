@@ -16,6 +16,7 @@ import structlog
 from resihp_bus import BusError, Stored
 from resihp_messages import Kind
 from resihp_messages.report import IterationReport
+from resihp_scheduler.recalibrate import Calibrator
 from resihp_scheduler.term import Term
 from resihp_store import (
     IterationRecord,
@@ -47,6 +48,7 @@ class Reports:
         self._settled: set[tuple[str, int]] = set()
         """(job, epoch) whose throughput needs no further look."""
         self._full = asyncio.Event()
+        self._calibrator = Calibrator(term)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -82,6 +84,7 @@ class Reports:
         self._sequence = stored.sequence
         if not isinstance(body, IterationReport) or not body.ranks:
             return
+        self._term.meter.add(envelope.job, envelope.epoch, body)
         key = (envelope.job, body.iteration)
         row = IterationRecord(
             job=envelope.job,
@@ -130,6 +133,8 @@ class Reports:
                 self._waiting[key] = row if newer is None else merge(row, newer)
             raise
         self._flushed = sequence
+        for job in {row.job for row in waiting.values()}:
+            await self._calibrator.update(job)
         self._term.metrics.summaries.inc(len(waiting))
 
     async def _store(self, work: UnitOfWork, rows: list[IterationRecord]) -> None:

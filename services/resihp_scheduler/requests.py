@@ -38,6 +38,8 @@ async def request_plan(term: Term, envelope: AnyEnvelope) -> Reply:
             control = await decisions.control(connection, envelope.job)
         if situation is None or situation.job.state is not JobState.RUNNING:
             return refused(not_running(envelope.job, situation))
+        if situation.spec.attached is not None:
+            return refused(f"job {envelope.job!r} was launched by somebody else: its layout is not ours to change")
         planning = JobPlanning(situation.spec, pricing.calibration_of(control))
         choice = await _choose(term, situation, planning, body)
         async with term.transaction() as work:

@@ -98,6 +98,8 @@ def find_places(situation: Situation, ranks: Iterable[int], free: Mapping[str, I
 
 def _can_take_back(situation: Situation) -> bool:
     """The first plan is installed, and nobody has finished."""
+    if situation.spec.attached is not None:
+        return False
     return situation.job.state is JobState.RUNNING and situation.job.epoch > 0 and not situation.finished
 
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from resihp_bus import Bus
 from resihp_chassis import Clock
 from resihp_messages import Body, Envelope
+from resihp_scheduler.meter import Meter
 from resihp_scheduler.metrics import SchedulerMetrics
 from resihp_scheduler.scores import ScoreBook
 from resihp_scheduler.settings import SchedulerSettings
@@ -38,6 +39,7 @@ class Term:
     """When the last successful renewal was asked for, on our clock."""
     solver: Solver
     """The full planner; it outlives the term."""
+    meter: Meter = field(default_factory=Meter)
     scores: ScoreBook = field(default_factory=ScoreBook)
     wake: Callable[[str], None] = lambda job: None
     """Think about the job soon (`desk`)."""
