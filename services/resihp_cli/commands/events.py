@@ -11,8 +11,8 @@ from resihp_cli.commands.locate import gateway_url
 from resihp_cli.commands.running import run as run_loop
 from resihp_cli.commands.stored import database_url, reading
 from resihp_cli.errors import CliError
-from resihp_cli.view.wording import describe
 from resihp_gateway.models import EventView
+from resihp_gateway.wording import describe
 from resihp_store import queries
 
 

@@ -11,8 +11,8 @@ from resihp_cli.commands.running import run as run_loop
 from resihp_cli.commands.stored import database_url, reading
 from resihp_cli.errors import CliError
 from resihp_cli.view.tables import PHASES, cause, history_table
-from resihp_cli.view.wording import milliseconds, size
 from resihp_gateway.models import IncidentView, PlanView, ReconfigurationView
+from resihp_gateway.wording import milliseconds, size
 from resihp_store import queries
 
 

@@ -14,9 +14,9 @@ from resihp_cli.commands.locate import gateway_url, pick_job
 from resihp_cli.commands.running import run as run_loop
 from resihp_cli.errors import CliError
 from resihp_cli.job_file import load_plan
-from resihp_cli.view.wording import milliseconds, size
 from resihp_cli.watch import OVER
 from resihp_gateway.models import PlanView
+from resihp_gateway.wording import milliseconds, size
 
 
 def run_show(*, url: str | None, job: str | None, epoch: int | None, as_json: bool) -> int:

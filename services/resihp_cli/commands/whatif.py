@@ -15,7 +15,7 @@ from resihp_cli.client import GatewayClient
 from resihp_cli.commands.locate import gateway_url, pick_job
 from resihp_cli.commands.running import run as run_loop
 from resihp_cli.errors import CliError
-from resihp_cli.view.wording import size
+from resihp_gateway.wording import size
 from resihp_messages import JobSpec
 from resihp_plan import Cluster, CostModel, Device, InvalidPlan, ModelSpec, ParallelPlan, Workload, validate
 from resihp_plan.planner import Infeasible, Price, plan_initial

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from resihp_cli.view.tables import device_table
-from resihp_cli.view.wording import ALARMS, GOOD, SECONDARY, describe, names
 from resihp_cli.watch import JobWatch
 from resihp_gateway.models import EventView, IterationView
+from resihp_gateway.wording import ALARMS, GOOD, SECONDARY, describe, names
 
 MAX_FEED_LINES = 9
 MIN_FEED_LINES = 3

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from resihp_cli.view.wording import SECONDARY, describe, names
 from resihp_cli.watch import JobWatch
 from resihp_gateway.models import EventView, IterationView
+from resihp_gateway.wording import SECONDARY, describe, names
 
 
 class PlainView:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from resihp_cli.outcome import Outcome
-from resihp_cli.view.wording import milliseconds, size, went_back
+from resihp_gateway.wording import milliseconds, size, went_back
 
 PHASE_MEANING = (
     ("detect", "last sign of life to the agent's notice"),

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from resihp_cli.view.wording import milliseconds, position_name, size
 from resihp_gateway.models import DeviceView, IncidentView, JobView, ReconfigurationView
+from resihp_gateway.wording import milliseconds, position_name, size
 
 STATE_STYLE = {
     "healthy": "green",

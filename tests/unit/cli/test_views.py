@@ -14,7 +14,6 @@ from resihp_cli.view.live import LiveView, headline
 from resihp_cli.view.plain import PlainView
 from resihp_cli.view.report import print_report
 from resihp_cli.view.tables import device_table, history_table
-from resihp_cli.view.wording import _WRITERS, describe, exit_reason, milliseconds, size
 from resihp_cli.watch import JobWatch
 from resihp_cli.worker_probe import WorkerProbe
 from resihp_gateway.models import (
@@ -26,6 +25,7 @@ from resihp_gateway.models import (
     Position,
     ReconfigurationView,
 )
+from resihp_gateway.wording import _WRITERS, describe, exit_reason, milliseconds, size
 from resihp_messages import Body, Kind
 from support.gateway import PHASES, iteration
 from support.run_facts import facts

@@ -10,8 +10,13 @@ from resihp_gateway.models import DeviceView, EventView, Position
 
 SECONDARY = frozenset({"WorkerExited", "WorkerStalled", "LinkBroken"})
 """Observations; the detector's verdict follows and says the same with its evidence."""
-ALARMS = frozenset({"WorkerLost", "WorkerFrozen", "NodeLost", "LinkLost", "JobFailed", "ReconfigurationRejected"})
-GOOD = frozenset({"ReconfigurationApplied", "JobFinished"})
+ALARMS = frozenset(
+    {
+        *("WorkerLost", "WorkerFrozen", "NodeLost", "LinkLost", "JobHung", "StateDiverged"),
+        *("DeviceSlow", "LinkSlow", "JobSlow", "JobFailed", "ReconfigurationRejected"),
+    }
+)
+GOOD = frozenset({"ReconfigurationApplied", "JobFinished", "DeviceRecovered", "LinkRecovered", "JobRecovered"})
 
 
 def device_name(rank: int, position: Position | None) -> str:
@@ -119,6 +124,41 @@ def went_back(lost: int, source: str) -> str:
     return f"{lost} iteration{'s' if lost != 1 else ''} lost (state from a {source})"
 
 
+def _judged(what: str) -> Callable[[Mapping[str, Any], _Name], str]:
+    """For verdicts about speed or state: who, what, and how sure."""
+
+    def write(b: Mapping[str, Any], name: _Name) -> str:
+        verdict = b["verdict"]
+        who = ", ".join(name(r) for r in verdict["ranks"]) or f"node {verdict['node']}"
+        p = f" (p = {verdict['p']:.2f})" if 0.0 < verdict["p"] < 1.0 else ""
+        sure = f", {min(verdict['confidence'], 0.9999):.2%} sure" if verdict["confidence"] < 1.0 else ""
+        return f"{who} {what}{p}{sure}"
+
+    return write
+
+
+def _hung(b: Mapping[str, Any], name: _Name) -> str:
+    who = ", ".join(name(r) for r in b["verdict"]["ranks"]) or "nobody in particular"
+    return f"the job makes no progress; the others wait for {who}"
+
+
+def _decided(b: Mapping[str, Any], _: _Name) -> str:
+    what = {"act": "acts", "advise": "advises", "wait": "waits", "stay": "stays"}[b["action"]]
+    plan = f": {b['difference']}" if b.get("difference") else ""
+    return f"scheduler {what} on {b['trigger']}{plan} ({b['reason']})"
+
+
+def _mode(b: Mapping[str, Any], _: _Name) -> str:
+    held = ", changes that can wait are held" if b.get("held") else ""
+    tripped = ", the breaker has tripped" if b.get("breaker_tripped") else ""
+    return f"mode {b['mode']}{held}{tripped}" + (f" ({b['reason']})" if b.get("reason") else "")
+
+
+def _answered(b: Mapping[str, Any], _: _Name) -> str:
+    answer = "accepted" if b["accepted"] else f"refused: {b.get('detail', '')}"
+    return f"{b['action']} of {b['actor']} {answer}"
+
+
 _WRITERS: dict[str, Callable[[Mapping[str, Any], _Name], str]] = {
     "NodeJoined": lambda b, _: f"node {b['node']} joined with {b['num_slots']} slots",
     "NodeLeft": lambda b, _: f"node {b['node']} left in order",
@@ -129,6 +169,28 @@ _WRITERS: dict[str, Callable[[Mapping[str, Any], _Name], str]] = {
     "WorkerFrozen": _verdict("frozen and fenced"),
     "NodeLost": _verdict("stopped with its node"),
     "LinkLost": _verdict("lost a link"),
+    "WorkersAttached": lambda b, _: f"{len(b['ranks'])} ranks attached on {b['node']}",
+    "WorkerResumed": lambda b, name: f"{name(b['rank'])} shows life again after {milliseconds(b['silent_s'])}",
+    "WorkersHung": lambda b, _: f"no progress on {b['node']} for {milliseconds(b['quiet_s'])}",
+    "JobHung": _hung,
+    "DeviceSuspected": _judged("seems slow"),
+    "DeviceSlow": _judged("is slow"),
+    "DeviceRecovered": _judged("is as fast as before"),
+    "LinkSlow": _judged("have a slow link"),
+    "LinkRecovered": _judged("have their link back"),
+    "JobSlow": lambda b, _: f"iterations take longer than their work explains (p = {b['verdict']['p']:.2f})",
+    "JobRecovered": lambda b, _: "iterations take as long as their work explains again",
+    "WorkloadShift": lambda b, _: "the work changed for all devices of a group: no fault",
+    "HeterogeneityFound": _judged("differ for good: no fault"),
+    "StateDiverged": _judged("hold a state that differs from its copies"),
+    "ValidationConcluded": lambda b, _: f"probes: {b['verdict']['fault'].replace('_', ' ')} ({b['advice']})",
+    "DecisionMade": _decided,
+    "DecisionClosed": lambda b, _: f"decision {b['outcome']}" + (f": {b['reason']}" if b.get("reason") else ""),
+    "ModeChanged": _mode,
+    "ActionRequested": lambda b, _: (
+        f"{b['actor']} asks for {b['action']}" + (f": {b['reason']}" if b["reason"] else "")
+    ),
+    "ActionAnswered": _answered,
     "JobSubmitted": lambda b, _: f"job submitted: {b['spec'].get('iterations', '?')} iterations",
     "JobStarted": lambda b, _: f"job started on {len(b['ranks'])} devices",
     "ReconfigurationPlanned": _planned,
