@@ -88,7 +88,8 @@ class Saver:
         if self.checkpoints is not None:
             self.checkpoints.conclude(outcome.files, self._world_size)
             self._wants_file |= iteration % self._file_every == 0
-        self._begin(held, applied)
+        if not outcome.next_epoch:
+            self._begin(held, applied)
         spent_s = self._spent_s + time.perf_counter() - start
         self._spent_s = 0.0
         phases = {"snapshot": spent_s} if was_copying or self.snapshots.is_busy else {}

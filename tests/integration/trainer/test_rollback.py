@@ -16,14 +16,12 @@ import pytest
 from resihp_messages import ScriptedFault
 from resihp_messages.link import Failed, IterationCommitted, PlanInstalled
 from resihp_messages.page import PageState
-from resihp_plan import ParallelPlan
 from resihp_trainer.trials.trainer_job import TrainerJob, TrialFailed
-from support.trainer_cases import HEALTHY, assert_undisturbed, plan_without
+from support.trainer_cases import HEALTHY, assert_undisturbed
+from support.trainer_rollback import SECOND_STAGE, Massacre, settled, without
 from support.waiting import wait_for_blocking
 
 StartJob = Callable[..., TrainerJob]
-SECOND_STAGE = (2, 3, 6, 7)
-"""All that hold layers 2 and 3."""
 EVERY = 3
 
 
@@ -31,28 +29,6 @@ def kills(ranks: tuple[int, ...], iteration: int, point: str = "compute") -> tup
     return tuple(
         ScriptedFault.model_validate({"kind": "kill", "rank": r, "iteration": iteration, "point": point}) for r in ranks
     )
-
-
-def without(plan: ParallelPlan, dead: list[int]) -> ParallelPlan:
-    return plan_without(plan, dead, require_state=False)
-
-
-class Massacre:
-    """`on_pump`: kills the second stage of both replicas in one moment, once rank 0 committed `after` times."""
-
-    def __init__(self, job: TrainerJob, after: int) -> None:
-        self.job, self.after, self.pids = job, after, [job.workers[r].pid for r in SECOND_STAGE]
-
-    def __call__(self) -> None:
-        if self.pids and self.job.committed(0) >= self.after:
-            for pid in self.pids:
-                os.kill(pid, signal.SIGKILL)
-            self.pids = []
-
-
-def settled(job: TrainerJob) -> list[PlanInstalled]:
-    """What the ranks said of the plan that ended the disturbance."""
-    return [f for _, f in job.all(PlanInstalled, job.last_plan.epoch)]
 
 
 @pytest.mark.parametrize("after", [4, 6])
@@ -74,7 +50,8 @@ def test_a_death_while_going_back(start_job: StartJob) -> None:
     same."""
     job = start_job(12, snapshots={"every": EVERY})
     job.install(HEALTHY, "initial")
-    massacre, struck = Massacre(job, 5), []
+    massacre = Massacre(job, 5)
+    struck: list[int] = []
 
     def kill_while_moving() -> None:
         massacre()

@@ -32,7 +32,7 @@ def snapshots_of(rank: int) -> Snapshots:
 def take(rank: int, found: Mapping[str, ThreadGroup]) -> Snapshots:
     """One complete round."""
     mine = snapshots_of(rank)
-    mine.enter(HELD, GUARDS, found)  # type: ignore[arg-type]  # threads instead of processes
+    mine.enter(HELD, GUARDS, found)
     live = values(HELD, rank)
     mine.begin(live, STEP)
     while mine.report(8) != 1:
@@ -73,12 +73,12 @@ def test_the_state_comes_back_in_any_layout(plan: ParallelPlan) -> None:
     def back(rank: int, found: Mapping[str, ThreadGroup]) -> Moved:
         world = found["world"]
         mine = taken[rank] if rank in SURVIVORS else snapshots_of(rank)
-        all_of_them = exchange(world, catalogue(mine, 8 if rank in SURVIVORS else 0), rank)  # type: ignore[arg-type]
+        all_of_them = exchange(world, catalogue(mine, 8 if rank in SURVIVORS else 0), rank)
         chosen = choose(all_of_them, target, SPEC, None, what="lost")
         assert (chosen.iteration, chosen.lost, chosen.source, chosen.applied) == (6, 2, "snapshot", STEP)
         assert chosen.moves is not None
         source = collect(s for snapshot in mine.kept.values() for s in snapshot.shards.values())
-        return move_state(source, target, chosen.moves, world, rank, torch.float64, lambda: None)  # type: ignore[arg-type]
+        return move_state(source, target, chosen.moves, world, rank, torch.float64, lambda: None)
 
     for moved in run_ranks(groups(left, SPEC), back).values():
         assert moved.is_verified
