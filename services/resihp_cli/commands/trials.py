@@ -32,7 +32,8 @@ def run_trials(*, count: int, seed: int, only: int | None, system: int, dtype: s
     command = [sys.executable, "-m", "resihp_trainer.trials", "--seed", str(seed), "--count", str(count)]
     command += ["--dtype", dtype, "--limit", str(limit), *(["--only", str(only)] if only is not None else [])]
     asked = (count if only is None else 1) + system
-    done = []
+    done: list[dict[str, Any]] = []
+    to_file = json_path is not None and str(json_path) != "-"
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("sequences", total=asked)
@@ -43,9 +44,11 @@ def run_trials(*, count: int, seed: int, only: int | None, system: int, dtype: s
             done.append(line)
             bar.advance(task)
             print(told(line), flush=True)
+            if json_path is not None and to_file:  # each time: an interrupted run leaves what it found
+                write_document(summary(done, seed=seed, dtype=dtype, limit=limit, count=asked), json_path)
     document = summary(done, seed=seed, dtype=dtype, limit=limit, count=asked)
     print(conclusion(document))
-    if json_path is not None:
+    if json_path is not None and not to_file:
         write_document(document, json_path)
     return 0 if document["holds"] else 1
 
