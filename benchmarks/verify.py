@@ -40,8 +40,8 @@ def render(document: dict[str, Any]) -> str:
             f"{document['run']} sequences, {document['plans']} plans in use, {document['deaths']} deaths, "
             f"{document['iterations_made_again']} iterations made again after a roll-back: {failed}. Largest "
             f"difference from the undisturbed run {worst} (limit {document['limit']:g}); {document['samples_once']} of "
-            f"{document['samples_expected']} samples used exactly once. A sequence hangs, and fails, after 60 s without "
-            "any news, or after 150 s.",
+            f"{document['samples_expected']} samples used exactly once. A sequence hangs, and fails, after 60 s "
+            "without any news, or after 150 s.",
             f"Driven: {document['through']}. A sequence takes {seconds.median:.1f} s (median; {seconds.minimum:.1f} to "
             f"{seconds.maximum:.1f}).",
             table(("event", "times"), sorted(kinds.items())),
