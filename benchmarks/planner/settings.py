@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from resihp_plan import Cluster, CostModel, Device, MemoryModel, ModelSpec, ParallelPlan, Workload
+from resihp_plan import Cluster, CostModel, Device, MemoryModel, ModelSpec, ParallelPlan, Schedule, Workload
 from resihp_plan.planner import plan_initial
 from resihp_plan.planner.choose import tuned
 from resihp_plan.planner.policies import Arena
 
 TOKENS = 4096
+SCHEDULES = Schedule.ONE_F_ONE_B.family
+"""Everybody's choice: 1F1B with 0, 1 or 2 more micro-batches in flight."""
 MEMORY_BYTES = 74 * 10**9
 """Usable of 80 GB."""
 STATE_COPIES = 9
@@ -50,6 +52,7 @@ class Setting:
     per_replica: int
     regime: str
     uneven_penalty: float = 0.0
+    schedules: tuple[Schedule, ...] = SCHEDULES
 
     @property
     def name(self) -> str:
@@ -84,14 +87,14 @@ class Setting:
 
     @cached_property
     def healthy(self) -> tuple[ParallelPlan, float]:
-        """Best-known healthy plan for these degrees, and its seconds."""
+        """Healthy plan for these degrees, tuned in layers and schedule, and its seconds."""
         model = MODELS[self.model]
         even = plan_initial(self.cluster, model, self.tp, self.pp, self.dp, self.workload.num_micro_batches)
-        return tuned(even, self.cluster, self.workload, self.cost, memory=self.memory)
+        return tuned(even, self.cluster, self.workload, self.cost, memory=self.memory, schedules=self.schedules)
 
     @cached_property
     def arena(self) -> Arena:
-        return Arena(self.healthy[0], self.cluster, self.workload, self.cost, self.memory)
+        return Arena(self.healthy[0], self.cluster, self.workload, self.cost, self.memory, schedules=self.schedules)
 
 
 def settings(uneven_penalty: float = 0.0) -> tuple[Setting, ...]:

@@ -207,11 +207,7 @@ def _common_layers(space: Space, groups: Groups, tuned: Layers) -> list[Layers]:
     by_sum = [len(groups) / sum(1.0 / g.layer_s for g in column) for column in columns]
     by_slowest = [max(g.layer_s for g in column) for column in columns]
     head = [0.0] * last + [min(g.head_s for g in columns[last])]
-    in_flight = [space.schedule.in_flight(last + 1, s) for s in range(last + 1)]
-    caps = [
-        min(g.max_layers(in_flight[s], holds_vocabulary=s in (0, last)) for g in column)
-        for s, column in enumerate(columns)
-    ]
+    caps = [min(space.room((g,) * len(tuned), s, space.schedule) for g in column) for s, column in enumerate(columns)]
     divisions = [tuned, *(level(head, each, num_layers, least=1, caps=caps) for each in (by_sum, by_slowest))]
     return list(dict.fromkeys(d for d in divisions if d is not None))
 

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from resihp_plan.cluster import Health
 from resihp_plan.plan import ParallelPlan
 from resihp_plan.planner.change import Price
 from resihp_plan.planner.moving import moving
@@ -83,8 +84,10 @@ def live(
     *,
     pauses: Pauses | None = None,
     progress: Callable[[float], None] | None = None,
+    answer: Callable[[Policy, Arena, Health], Outcome] = evaluate,
 ) -> Lifetime:
-    """Run `policy` for `duration_s`. `healthy_s`: step time of the reference. Deterministic."""
+    """Run `policy` for `duration_s`. `healthy_s`: step time of the reference; `answer`: what the policy makes of the
+    devices' speeds. Deterministic."""
     costs = pauses or Pauses()
     known = sorted(faults)
     times = sorted({0.0, duration_s, *(t for f in known for t in (f.start_s, f.stop_s) if 0 < t < duration_s)})
@@ -101,7 +104,7 @@ def live(
                 health[f.rank] = min(f.p, health.get(f.rank, 1.0))
         key = tuple(sorted(health.items()))
         if key not in seen:
-            seen[key] = evaluate(policy, arena, health)
+            seen[key] = answer(policy, arena, health)
         outcome = seen[key]
         if key != before:
             changes += 1
@@ -136,7 +139,9 @@ def _pause(
     lost = {r for r, p in before if p <= 0.0} != {r for r, p in after if p <= 0.0}
     if policy in RESTARTING:
         return pauses.detect_s + pauses.restart_s + pauses.checkpoint_every_s / 2 if lost else 0.0
-    if outcome.shape is None:  # rerouting and migration move no state
+    if (
+        outcome.shape is None or outcome.shape.migrations
+    ):  # rerouting moves no state; the paper's layers are not charged
         return pauses.detect_s + pauses.price.rebuild_s if lost else 0.0
     new = outcome.shape.plan(plan.epoch + 1, ())
     if new.replicas == plan.replicas:

@@ -19,6 +19,7 @@ from resihp_plan.planner.effort import Effort, Switches
 from resihp_plan.planner.extras import Found, exchanges, reschedule, rivals
 from resihp_plan.planner.options import Grouping, Node, Slot, groupings
 from resihp_plan.planner.polish import polish
+from resihp_plan.planner.small import every_order
 from resihp_plan.planner.space import Pipeline, Space
 from resihp_plan.planner.tpgroups import TpGroup
 
@@ -74,6 +75,10 @@ def search(
             each.swap_at_random(rng, effort.swaps)
             found.setdefault(each.result, f"{name}, exchanges")
     results = _finish(found, space, effort, switches)
+    if switches.regroup and switches.layers and switches.counts:
+        orders = every_order([placed[s] for s in sorted(placed)], space, replicas)
+        for shape in [polish(space, s) for s in orders] if switches.polish else orders:
+            results.append(Found("every order", shape, space.step_s(shape)))
     homes = [_at_home(plan, placed), _at_home(plan, {s: g for o in options for s, g in o[0].items()})]
     for schedule in dict.fromkeys((space.schedule, *schedules)):
         here = space.under(schedule)

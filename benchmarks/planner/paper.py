@@ -1,0 +1,124 @@
+"""The paper's own figures (arXiv 2605.06374 v2, section 8) beside the same quantities here."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Mapping
+from functools import partial
+
+from benchmarks import report
+from benchmarks.planner.cells import Cells
+from benchmarks.planner.policies import mean_ci
+from benchmarks.planner.settings import Setting, settings
+from resihp_plan import simulate
+from resihp_plan.planner.policies import Policy, evaluate
+from resihp_plan.program import program
+
+TABLE_6: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
+    "7B": {"healthy": ("8.22",) * 3, "oobleck": ("6.04", "4.59", "-"), "recycle": ("4.16", "3.94", "-"),
+           "resihp-paper": ("7.55", "6.48", "5.46")},
+    "13B": {"healthy": ("8.05",) * 3, "oobleck": ("6.47", "4.79", "-"), "recycle": ("4.91", "4.66", "-"),
+            "resihp-paper": ("7.95", "7.23", "5.95")},
+    "30B": {"healthy": ("5.05",) * 3, "oobleck": ("4.48", "3.31", "-"), "recycle": ("3.48", "3.36", "-"),
+            "resihp-paper": ("4.80", "4.38", "3.53")},
+}  # fmt: skip
+"""Samples/s with a loss every 2 h, 1 h, 30 min; "-": aborted."""
+FAIL_SLOW = {"7B": (1.81, 2.47, 3.31), "13B": (1.66, 2.40, 3.20), "30B": (1.52, 2.02, 2.51)}
+"""ResiHP / unmitigated at weak, medium, severe."""
+AMPLIFICATION = {"static": 25.43, "resihp-paper": 11.14}
+SEEDS = {"7B": 20, "13B": 20, "30B": 5}
+KILLED = (Policy.OOBLECK, Policy.RECYCLE, Policy.RESIHP_PAPER, Policy.RESIHP)
+
+
+def _paper(model: str) -> Setting:
+    return next(s for s in settings() if s.name == f"{model} paper")
+
+
+def table_6(cells: Cells) -> str:
+    """Losses one after the other until half of the devices are gone at the end of the 30-minute series."""
+    rows = []
+    for model, seeds in SEEDS.items():
+        setting = _paper(model)
+        series = [cells.get(f"table 6/{model}/{seed}", partial(_kills, setting, seed)) for seed in range(seeds)]
+        samples = setting.workload.num_micro_batches
+        rows.append([model, "healthy", *_both(TABLE_6[model]["healthy"], [f"{samples / setting.healthy[1]:.2f}"] * 3)])
+        for policy in KILLED:
+            ours = []
+            for part in (4, 2, 1):  # a loss every 2 h: a quarter of those of the 30-minute series in the same time
+                steps = [s[policy][: len(s[policy]) // part] for s in series]
+                stopped = sum(None in each for each in steps)
+                means = [statistics.mean(samples / x if x else 0.0 for x in each) for each in steps]
+                ours.append(mean_ci(means) + (f" (x{stopped})" if stopped else ""))
+            rows.append([model, policy, *_both(TABLE_6[model].get(policy, ("",) * 3), ours)])
+    head = ["model", "policy", *(f"{when}: {who}" for when in ("2 h", "1 h", "30 min") for who in ("paper", "here"))]
+    return report.table(head, rows)
+
+
+def _both(paper: tuple[str, ...], here: list[str]) -> list[str]:
+    return [text for pair in zip(paper, here, strict=True) for text in pair]
+
+
+def _kills(setting: Setting, seed: int) -> dict[str, list[float | None]]:
+    """Policy -> seconds per iteration after no, one, two ... losses."""
+    n = len(setting.cluster.ranks)
+    order = random.Random(f"kills/{setting.model}/{seed}").sample(range(n), n // 2)
+    found: dict[str, list[float | None]] = {p: [] for p in KILLED}
+    for lost in range(n // 2):
+        health = dict.fromkeys(order[:lost], 0.0)
+        for policy in KILLED:
+            ended = lost > 0 and found[policy][-1] is None
+            found[policy].append(None if ended else evaluate(policy, setting.arena, health).step_s)
+    return found
+
+
+def fail_slow(cells: Cells, seeds: int) -> str:
+    """From the cases of the study."""
+    rows = []
+    for model, paper in FAIL_SLOW.items():
+        for name, known in zip(("weak", "medium", "severe"), paper, strict=True):
+            ratios: dict[Policy, list[float]] = {Policy.RESIHP_PAPER: [], Policy.RESIHP: []}
+            for seed in range(seeds):
+                steps = cells.known[f"{model} paper/{name}/{seed}"]
+                for policy, each in ratios.items():
+                    each.append(steps[Policy.STATIC][0] / steps[policy][0])
+            rows.append([model, name, known, *(mean_ci(each) for each in ratios.values())])
+    return report.table(["model", "slowness", "paper: ResiHP / unmitigated", "resihp-paper here", "resihp here"], rows)
+
+
+def amplification(cells: Cells) -> str:
+    """13B on 32 devices, each in turn at half speed: lost device time / the slow device's own extra time."""
+    setting = _paper("13B")
+    policies = (Policy.STATIC, Policy.S_RECYCLE, Policy.S_OOBLECK, Policy.RESIHP_PAPER, Policy.RESIHP)
+    plan, healthy_s = setting.healthy
+    busy = simulate(plan, program(plan), setting.workload.work(plan), setting.cost).busy_s
+    n = len(setting.cluster.ranks)
+    row: list[object] = []
+    for policy in policies:
+        steps = [
+            cells.get(
+                f"amplification/{policy}/{rank}",
+                partial(_slow_s, setting, policy, rank),
+            )
+            for rank in range(n)
+        ]
+        row.append(mean_ci([(s - healthy_s) * n / busy[r] for r, s in enumerate(steps)]))
+    known = [AMPLIFICATION.get(p, "") for p in policies]
+    return report.table(["", *policies], [["paper (figure 2)", *known], ["here", *row]])
+
+
+def _slow_s(setting: Setting, policy: Policy, rank: int) -> float | None:
+    return evaluate(policy, setting.arena, {rank: 0.5}).step_s
+
+
+def recurring(cells: Cells, seeds: int) -> str:
+    """256 devices with about ten faults at a time (figure 14): 1.39x S-ReCycle, 1.11x S-Oobleck in the paper."""
+    rows = []
+    for regime in ("paper", "4pp"):
+        for policy in (Policy.RESIHP_PAPER, Policy.RESIHP):
+            row: list[object] = [f"70B {regime}", policy]
+            for rival in (Policy.S_RECYCLE, Policy.S_OOBLECK):
+                pairs = [cells.known.get(f"70B {regime}/recurring/{seed}") for seed in range(seeds)]
+                row.append(mean_ci([p[rival][0] / p[policy][0] for p in pairs if p and p[rival][0] and p[policy][0]]))
+            rows.append(row)
+    return report.table(["setting", "policy", "/ s-recycle (paper: ResiHP 1.39)", "/ s-oobleck (paper: 1.11)"], rows)
