@@ -133,13 +133,14 @@ class JobHealth:
 
 
 def rows_of(report: IterationReport) -> Iterator[Row]:
-    """The columns of a report, rank by rank."""
+    """The columns of a report, rank by rank. While a rank announces a checkpoint, its seconds count as missing."""
     units, probes, prints = report.unit_tokens, report.probe_s, report.fingerprints
     for i, rank in enumerate(report.ranks):
+        is_announced = bool(report.phases_s) and "checkpoint" in report.phases_s[i]
         yield Row(
             rank,
-            report.forward_s[i],
-            report.backward_s[i],
+            0.0 if is_announced else report.forward_s[i],
+            0.0 if is_announced else report.backward_s[i],
             len(units[i]) if units else 1,
             report.tokens[i],
             report.sum_sq_len[i],

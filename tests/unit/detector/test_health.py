@@ -8,11 +8,13 @@ import msgpack
 import pytest
 
 from resihp_detect import PeerConfig
-from resihp_detector.health import JobHealth
+from resihp_detector.health import JobHealth, rows_of
 from resihp_detector.layouts import Epoch, model_of
 from resihp_detector.verdicts import Conclusion
 from resihp_messages import event
+from resihp_messages.report import IterationReport
 from resihp_plan import ParallelPlan, ReplicaPlan, StagePlan
+from support import samples
 from support.plans import demo_plan, stage
 from support.telemetry import PlayedJob
 
@@ -238,3 +240,11 @@ def test_a_healthy_job_of_varying_lengths_raises_nothing() -> None:
     run = Run(PlayedJob(demo_plan(), noise=0.02))
     run.go_on(400)
     assert run.events() == []
+
+
+def test_announced_checkpoints_are_not_judged() -> None:
+    report = next(b for b in samples.BODIES if isinstance(b, IterationReport))
+    announced = report.model_copy(update={"phases_s": ({"checkpoint": 0.0}, {"snapshot": 0.002})})
+    first, second = rows_of(announced)
+    assert (first.forward_s, first.backward_s) == (0.0, 0.0)
+    assert (second.forward_s, second.backward_s) == (report.forward_s[1], report.backward_s[1])
