@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from resihp_cli import planning_app
+from resihp_cli import govern_app, planning_app
 
 app = typer.Typer(
     name="resihp",
@@ -25,6 +25,7 @@ app.add_typer(plan_app, name="plan")
 model_app = typer.Typer(no_args_is_help=True, help="Trained models as files that others can read.")
 app.add_typer(model_app, name="model")
 planning_app.register(app, plan_app)
+govern_app.register(app)
 
 Url = Annotated[str | None, typer.Option("--url", help="Gateway. Default: the newest local run.", metavar="URL")]
 Job = Annotated[str | None, typer.Option("--job", help="Job. Default: the only (or newest) one.")]

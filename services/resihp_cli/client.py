@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import httpx
@@ -24,6 +24,7 @@ from resihp_gateway.models import (
     PlanView,
     ReconfigurationView,
 )
+from resihp_gateway.routes.decisions import DecisionView
 from resihp_messages import JobSpec
 
 PREFIX = "/api/v1"
@@ -89,6 +90,14 @@ class GatewayClient:
     async def validate(self, job: str, ranks: Sequence[int]) -> Accepted:
         return await self._post(f"/jobs/{job}/validations", {"ranks": list(ranks)})
 
+    async def act(self, job: str, action: str, body: Mapping[str, Any]) -> Accepted:
+        """Govern the scheduler: `action` is mode, approve, veto or hold."""
+        return await self._post(f"/jobs/{job}/{action}", body)
+
+    async def decisions(self, job: str) -> list[DecisionView]:
+        """What was weighed, newest first."""
+        return await self._get(f"/jobs/{job}/decisions", TypeAdapter(list[DecisionView]))
+
     async def stop(self, job: str, reason: str) -> Accepted:
         return await self._post(f"/jobs/{job}/stop", {"reason": reason})
 
@@ -136,7 +145,7 @@ class GatewayClient:
         response = await self._call("GET", path, params=parameters)
         return answer.validate_json(response.content)
 
-    async def _post(self, path: str, body: dict[str, Any]) -> Accepted:
+    async def _post(self, path: str, body: Mapping[str, Any]) -> Accepted:
         response = await self._call("POST", path, json=body)
         return Accepted.model_validate_json(response.content)
 

@@ -20,7 +20,7 @@ from resihp_gateway.live.hub import Hubs
 from resihp_gateway.metering import Meter
 from resihp_gateway.models import Problem
 from resihp_gateway.page import STATIC
-from resihp_gateway.routes import actions, asyncapi, events, jobs, live, me, records, whatif
+from resihp_gateway.routes import actions, asyncapi, decisions, events, jobs, live, me, records, whatif
 from resihp_store import StoreError
 
 PREFIX = "/api/v1"
@@ -41,7 +41,7 @@ def create_app(gateway: Gateway, health: Health, metrics: Metrics, *, access: Ac
     app.state.hubs = Hubs(gateway)
     problems.install(app, (StoreError,))
     reader = [Security(needs(Role.VIEW))]
-    for module in (jobs, records, whatif, live, me):
+    for module in (jobs, records, decisions, whatif, live, me):
         app.include_router(module.router, prefix=PREFIX, dependencies=reader)
     app.include_router(actions.router, prefix=PREFIX)
     app.include_router(events.router, dependencies=reader)

@@ -30,6 +30,13 @@ COMMANDS = {
     "validate-devices",
     "simulate",
     "whatif",
+    "mode",
+    "approve",
+    "veto",
+    "pause",
+    "protect",
+    "resume",
+    "decisions",
 }
 
 

@@ -255,6 +255,8 @@ async def test_description_is_complete(http: httpx.AsyncClient) -> None:
         ("get", "/api/v1/events"),
         ("get", "/api/v1/incidents/{incident_id}"),
         ("get", "/api/v1/jobs/{job}/devices/{rank}"),
+        ("get", "/api/v1/jobs/{job}/decisions"),
+        ("post", "/api/v1/jobs/{job}/validations"),
         ("get", "/api/v1/live"),
         ("get", "/api/v1/me"),
         ("post", "/api/v1/jobs/{job}/approve"),
