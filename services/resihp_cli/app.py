@@ -64,6 +64,12 @@ def demo(
             help="From iteration K on a rank computes at P of its speed; switches the virtual clock on.",
         ),
     ] = None,
+    slow_for: Annotated[
+        float, typer.Option("--for", min=0.0, metavar="S", help="--slow lasts so many seconds; 0: for good.")
+    ] = 0.0,
+    device_flops: Annotated[
+        float, typer.Option("--device-flops", min=1e6, metavar="F", help="Operations/s of a virtual device.")
+    ] = 2e9,
     virtual_clock: Annotated[
         bool, typer.Option("--virtual-clock", help="Devices compute at a nominal speed, whatever the host.")
     ] = False,
@@ -113,6 +119,8 @@ def demo(
             kill=kill or [],
             freeze=freeze or [],
             slow=slow or [],
+            slow_for_s=slow_for,
+            device_flops=device_flops,
             virtual_clock=virtual_clock,
             switch=switch or [],
             rejoin=rejoin or [],

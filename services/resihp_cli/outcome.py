@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from resihp_cli import adaptation
 from resihp_cli.worker_probe import WorkerProbe
 from resihp_gateway.models import DeviceView, IncidentView, IterationView, JobView, PlanView, ReconfigurationView
+from resihp_gateway.routes.decisions import DecisionView
 from resihp_messages import JobSpec
 
 PARITY_LIMIT = {"float64": 1e-9, "float32": 1e-3}
@@ -34,6 +36,8 @@ class RunFacts:
     plans: Sequence[PlanView]
     iterations: Sequence[IterationView]
     probe: WorkerProbe
+    decisions: Sequence[DecisionView] = ()
+    """Newest first."""
     switches_asked: int = 0
     steps_left: tuple[str, ...] = ()
     """Scripted steps that were not taken."""
@@ -71,6 +75,9 @@ def judge(facts: RunFacts) -> Outcome:
         "epochs": epochs(facts.plans, facts.iterations),
         "recoveries": [_recovery(r, facts.incidents) for r in applied if r.mode == "recovery"],
         "planned_changes": [_change(r) for r in applied if r.mode == "planned"],
+        "incidents": adaptation.incidents(facts.incidents),
+        "decisions": adaptation.decided(facts.decisions),
+        "adaptation": adaptation.adaptation(facts.spec, facts.iterations),
         "faults": [{**f.model_dump(mode="json"), "fired": fired(f, facts.incidents)} for f in facts.spec.faults],
         "samples": samples,
         "parity": {"reference": "undisturbed run of the same seed, one process", **facts.parity}
@@ -177,7 +184,8 @@ def epochs(plans: Sequence[PlanView], iterations: Sequence[IterationView]) -> li
 
 
 def fired(fault: Any, incidents: Sequence[IncidentView]) -> bool:
-    """Whether an incident of the right kind names the fault's rank. A slow device loses nothing: no incident."""
+    """Whether an incident of the right kind names the fault's rank. A slowness too small or too short to be noticed is
+    none."""
     return fault.kind == "slow" or any(fault.rank in i.ranks and i.kind in FAULT_OF_KIND[fault.kind] for i in incidents)
 
 
@@ -215,6 +223,7 @@ def _change(r: ReconfigurationView) -> dict[str, Any]:
         "lost_iterations": r.lost_iterations,
         "state_source": r.state_source,
         "proof": r.proof,
+        "bound_tokens_per_s": r.bound_tokens_per_s,
         "predicted_tokens_per_s": r.predicted_tokens_per_s,
         "achieved_tokens_per_s": r.achieved_tokens_per_s,
     }

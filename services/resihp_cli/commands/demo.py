@@ -19,6 +19,10 @@ from resihp_cli.run_folder import create
 from resihp_cli.supervisor import Supervisor, SupervisorOptions, deal_slots
 from resihp_messages import JobSpec
 
+DEVICE_FLOPS = 2e9
+"""Of a virtual device of the demo: half of the job file's default, so that what the host adds (collectives of eight
+processes on few cores) is small against the computing, and a slow device shows."""
+
 
 def run_demo(
     *,
@@ -75,6 +79,8 @@ def demo_spec(
     kill: list[str],
     freeze: list[str],
     slow: list[str] | None = None,
+    slow_for_s: float = 0.0,
+    device_flops: float = DEVICE_FLOPS,
     virtual_clock: bool = False,
     no_fault: bool,
     dtype: str,
@@ -88,7 +94,7 @@ def demo_spec(
 ) -> JobSpec:
     """The job of the options. Raises `CliError` that names the rule which they break."""
     faults = [parse_fault("kill", text) for text in kill] + [parse_fault("freeze", text) for text in freeze]
-    faults += [parse_slow(text) for text in slow or ()]
+    faults += [parse_slow(text).model_copy(update={"for_s": slow_for_s}) for text in slow or ()]
     if no_fault and faults:
         raise CliError("--no-fault excludes --kill, --freeze and --slow")
     if not faults and not no_fault and not switched:
@@ -102,7 +108,7 @@ def demo_spec(
             "parallel": {"tp": tp, "pp": pp, "dp": dp},
             "data": {"path": str(Path(data).absolute()) if data is not None else None},
             "faults": [f.model_dump(mode="json") for f in faults],
-            "clock": {"virtual": virtual_clock or bool(slow)},
+            "clock": {"virtual": virtual_clock or bool(slow), "flops_per_s": device_flops},
             "snapshots": {"every": snapshots},
         },
         origin="demo",

@@ -129,6 +129,7 @@ async def collect(client: GatewayClient, watch: JobWatch, spec: JobSpec, switche
         plans=plans,
         iterations=await client.all_iterations(spec.name),
         probe=watch.probe,
+        decisions=await client.decisions(spec.name),
         switches_asked=switches,
         parity_asked=verify,
         versions=versions(),
