@@ -165,7 +165,7 @@ class Space:
         """Layers that the stage can hold under a schedule."""
         num_stages = len(pipeline)
         in_flight = schedule.in_flight(num_stages, stage)
-        return pipeline[stage].max_layers(in_flight, holds_vocabulary=stage in (0, num_stages - 1))
+        return pipeline[stage].max_layers(in_flight, (stage == 0) + (stage == num_stages - 1))
 
     def fits(self, shape: Shape) -> bool:
         """Whether everybody's memory is large enough under the shape's schedule."""

@@ -13,7 +13,7 @@ from functools import lru_cache
 from resihp_plan.cluster import Health, speed_of
 from resihp_plan.cost import CostModel
 from resihp_plan.layout import shares, unit_shares
-from resihp_plan.memory import MemoryModel
+from resihp_plan.memory import MemberRoom, MemoryModel
 from resihp_plan.model import EMBEDDING, HEAD, ModelSpec, Split
 from resihp_plan.plan import StagePlan
 from resihp_plan.planner.level import level
@@ -36,17 +36,12 @@ class TpGroup:
     """Largest fraction of a layer's parameters that a member holds."""
     kind: int
     """Groups of one kind are equal in all of this but the ranks."""
-    layer_bytes: tuple[tuple[int, float, float, float], ...]
-    """Of members with a memory limit, without repetition: (limit, state bytes per layer, activation bytes per layer and
-    micro-batch in flight, bytes of embedding or head)."""
+    rooms: tuple[MemberRoom, ...]
+    """Of members with a memory limit, without repetition."""
 
-    def max_layers(self, in_flight: int, *, holds_vocabulary: bool) -> int:
-        """Layers that fit into every member's memory."""
-        found = 10**9
-        for limit, state, activation, vocabulary in self.layer_bytes:
-            free = limit - (vocabulary if holds_vocabulary else 0.0)
-            found = min(found, int(free / (state + activation * in_flight)))
-        return max(0, found)
+    def max_layers(self, in_flight: int, num_ends: int) -> int:
+        """Layers that fit into every member's memory; `num_ends`: how many of embedding and head are held too."""
+        return min((room.layers(in_flight, num_ends) for room in self.rooms), default=10**9)
 
 
 class GroupMaker:
@@ -68,7 +63,8 @@ class GroupMaker:
         self._lines: dict[tuple[Weights, tuple[float, ...]], tuple[float, float]] = {}
         self._best: dict[tuple[float, ...], tuple[tuple[int, ...], Weights] | None] = {}
         self._kinds: dict[object, int] = {}
-        self._shares: dict[Weights, tuple[tuple[float, ...], tuple[float, ...]]] = {}
+        self._shares: dict[Weights, tuple[float, ...]] = {}
+        self._rooms: dict[tuple[Weights, tuple[int | None, ...]], tuple[MemberRoom, ...]] = {}
 
     def speed(self, rank: int) -> float:
         return speed_of(rank, self.health)
@@ -85,11 +81,11 @@ class GroupMaker:
         layer_s, head_s = self._line(members, shares_)
         if shares_ not in self._shares:
             self._shares[shares_] = _parameter_shares(shares_, self.cost.model)
-        held, acts = self._shares[shares_]
-        per_member = self._bytes(members, held, acts)
-        key = (len(members), layer_s, head_s, max(held), per_member)
+        held = self._shares[shares_]
+        rooms = self._rooms_of(members, shares_, held)
+        key = (len(members), layer_s, head_s, max(held), rooms)
         kind = self._kinds.setdefault(key, len(self._kinds))
-        return TpGroup(members, shares_, layer_s, head_s, max(held), kind, per_member)
+        return TpGroup(members, shares_, layer_s, head_s, max(held), kind, rooms)
 
     def best(self, ranks: Sequence[int], *, largest: bool = False) -> TpGroup | None:
         """The fastest group out of `ranks`; None for nobody.
@@ -149,25 +145,21 @@ class GroupMaker:
             self._lines[key] = (pace[0], pace[1] - pace[0])
         return self._lines[key]
 
-    def _bytes(
-        self, ranks: tuple[int, ...], held: tuple[float, ...], acts: tuple[float, ...]
-    ) -> tuple[tuple[int, float, float, float], ...]:
+    def _rooms_of(self, ranks: tuple[int, ...], weights: Weights, held: tuple[float, ...]) -> tuple[MemberRoom, ...]:
         if self.memory is None:
             return ()
-        m, model = self.memory, self.cost.model
-        layer, vocabulary = layer_elements(model), vocabulary_elements(model)
-        tokens = m.tokens_per_micro_batch * model.hidden
-        each = (
-            (
-                m.limit_of[rank],
-                m.bytes_per_element * m.state_copies * layer * held[t],
-                m.bytes_per_element * tokens * (5 + 12 * acts[t]),
-                m.bytes_per_element * m.state_copies * vocabulary * held[t],
+        key = weights, tuple(self.memory.limit_of.get(rank) for rank in ranks)
+        if key not in self._rooms:
+            stage = StagePlan(0, 1, ranks, weights)
+            units = {s: unit_shares(stage, self.cost.model, s) for s in (Split.ATTENTION, Split.MLP, Split.VOCAB)}
+            each = (
+                self.memory.room(rank, held[t], {s: u[t] / sum(u) for s, u in units.items()})
+                for t, rank in enumerate(ranks)
             )
-            for t, rank in enumerate(ranks)
-            if rank in m.limit_of
-        )
-        return tuple(dict.fromkeys(each))  # equal members say the same
+            self._rooms[key] = tuple(
+                dict.fromkeys(room for room in each if room is not None)
+            )  # equal ones say the same
+        return self._rooms[key]
 
 
 @lru_cache(maxsize=64)
@@ -189,20 +181,18 @@ def _size(shape: tuple[int, ...]) -> int:
     return found
 
 
-def _parameter_shares(weights: Weights, model: ModelSpec) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Per member: fraction of a layer's parameters, fraction of its MLP units."""
+def _parameter_shares(weights: Weights, model: ModelSpec) -> tuple[float, ...]:
+    """Per member: fraction of a layer's parameters."""
     sizes: Mapping[Split, int] = {
         split: sum(_size(t.shape) for t in model.tensors if t.layer == 0 and t.split is split) for split in Split
     }
     total = sum(sizes.values())
     stage = StagePlan(0, 1, tuple(range(len(weights))), weights)
     units = {s: unit_shares(stage, model, s) for s in (Split.ATTENTION, Split.MLP)}
-    held = tuple(
+    return tuple(
         (sizes[Split.REPLICATED] + sum(sizes[s] * u[t] / sum(u) for s, u in units.items())) / total
         for t in range(len(weights))
     )
-    mlp = units[Split.MLP]
-    return held, tuple(u / sum(mlp) for u in mlp)
 
 
 def _everybody_works(weights: Weights, model: ModelSpec) -> bool:
