@@ -8,7 +8,9 @@ import errno
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import httpx
 import structlog
 import uvicorn
 from fastapi import FastAPI
@@ -21,6 +23,8 @@ from resihp_gateway.beats import NewestBeats
 from resihp_gateway.context import Gateway
 from resihp_gateway.guard import RateLimit
 from resihp_gateway.settings import GatewaySettings
+from resihp_gateway.webhooks.config import Webhook, load
+from resihp_gateway.webhooks.notifier import Notifier
 from resihp_messages import Kind
 from resihp_store import Store, StoreError
 
@@ -79,13 +83,19 @@ async def run_gateway(service: Service[GatewaySettings]) -> None:
     """Connect, serve until asked to stop, close. Raises `PortInUse`, `BusError` or `StoreError` if it cannot start."""
     process = bootstrap(service)
     gateway = process.gateway
+    hooks = _webhooks(service.settings.webhooks_file)
     listener = _listener(service.settings)
     try:
         await gateway.store.open()
         process.store_state.answer = "ok"
         await gateway.bus.connect()
         await gateway.bus.listen(Kind.BEAT, gateway.beats.hear)
-        async with gateway.health.following(gateway.bus), asyncio.TaskGroup() as tasks:
+        async with (
+            gateway.health.following(gateway.bus),
+            httpx.AsyncClient() as client,
+            Notifier(gateway.bus, hooks, client, service.metrics).running(),
+            asyncio.TaskGroup() as tasks,
+        ):
             watcher = tasks.create_task(_watch_store(process))
             server = _Server(_uvicorn_config(process.app, service.settings))
             serving = tasks.create_task(server.serve(sockets=[listener]))
@@ -101,6 +111,14 @@ async def run_gateway(service: Service[GatewaySettings]) -> None:
         listener.close()
         await gateway.bus.close()
         await gateway.store.close()
+
+
+def _webhooks(path: Path | None) -> tuple[Webhook, ...]:
+    """Raises `StartupError` for a wrong file."""
+    try:
+        return load(path) if path is not None else ()
+    except ValueError as error:
+        raise StartupError(str(error)) from error
 
 
 class _Server(uvicorn.Server):

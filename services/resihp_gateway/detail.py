@@ -25,24 +25,14 @@ def build(
     """Pure."""
     view = ReconfigurationView.model_validate(record)
     predicted, achieved = record.predicted_tokens_per_s, record.achieved_tokens_per_s
-    pause_s = pause(view)
     return ReconfigurationDetail(
-        **view.model_dump(),
+        **view.model_dump(exclude={"pause_s"}),
         incident=IncidentView.model_validate(incident) if incident else None,
         old_plan=PlanView.model_validate(old) if old else None,
         new_plan=PlanView.model_validate(new) if new else None,
         prediction_error=achieved / predicted - 1 if achieved and predicted else None,
-        pause_s=pause_s,
-        lost_device_s=pause_s * _world(new) if pause_s is not None and new is not None else None,
+        lost_device_s=view.pause_s * _world(new) if view.pause_s is not None and new is not None else None,
     )
-
-
-def pause(view: ReconfigurationView) -> float | None:
-    """Seconds without training: the outage of a recovery; of a planned change only what happens between iterations."""
-    if view.mode == "recovery":
-        return view.phases_s.get("total")
-    parts = [view.phases_s.get(phase) for phase in ("rebuild", "move")]
-    return sum(p or 0.0 for p in parts) if any(p is not None for p in parts) else None
 
 
 def _world(plan: PlanRecord) -> int:

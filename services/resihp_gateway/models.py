@@ -9,7 +9,7 @@ import math
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, computed_field
 
 
 def _finite(value: Any) -> Any:
@@ -134,6 +134,15 @@ class ReconfigurationView(_View):
     created_at: datetime
     applied_at: datetime | None = None
 
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's own way to publish a property
+    @property
+    def pause_s(self) -> float | None:
+        """Time without training: the outage (`total`) of a recovery; of a planned change only rebuild and move."""
+        if self.mode == "recovery":
+            return self.phases_s.get("total")
+        parts = [self.phases_s.get(phase) for phase in ("rebuild", "move")]
+        return sum(p or 0.0 for p in parts) if self.mode == "planned" and any(p is not None for p in parts) else None
+
 
 class ReconfigurationDetail(ReconfigurationView):
     """One change in full: what triggered it, both plans, and what it cost."""
@@ -143,8 +152,6 @@ class ReconfigurationDetail(ReconfigurationView):
     new_plan: PlanView | None = None
     prediction_error: Number = None
     """Achieved over predicted throughput, minus 1."""
-    pause_s: Number = None
-    """Time without training: the outage (`total`), or for a planned change rebuild and move."""
     lost_device_s: Number = None
     """`pause_s` times the devices of the new plan's world: what the pause cost, without a slower plan afterwards."""
 

@@ -37,8 +37,10 @@ class Question:
     """In force."""
     nodes: Mapping[int, str]
     """Rank -> node, of the plan's world."""
+    speeds: Mapping[int, float]
+    """Rank -> p as it is now; missing: 1."""
     faults: Mapping[int, float]
-    """Rank -> p; 0: lost."""
+    """Rank -> p of the healthy device; 0: lost."""
     horizon_s: float
     rebuild_s: float
 
@@ -84,11 +86,13 @@ def answer(data: Mapping[str, Any]) -> dict[str, Any]:
     try:
         spec = JobSpec.model_validate(data["spec"])
         model = ModelSpec(**spec.model.model_dump())
+        # How fast a device is already counts as its peak: "now" is now, and the faults come on top.
+        peaks = {r: p for r, p in data["speeds"].items() if r not in data["faults"] or p < data["faults"][r]}
         found = what_if(
             ParallelPlan.from_dict(data["plan"]),
             model,
-            Cluster(tuple(Device(int(rank), node) for rank, node in data["nodes"].items())),
-            {int(rank): float(p) for rank, p in data["faults"].items()},
+            Cluster(tuple(Device(int(r), node, peak=peaks.get(r, 1.0)) for r, node in data["nodes"].items())),
+            {int(r): min(1.0, float(p) / peaks.get(r, 1.0)) for r, p in data["faults"].items()},
             Workload.typical(spec.batch.micro_batches, spec.batch.tokens_per_micro_batch),
             clock=time.monotonic,
             cost=CostModel.for_model(model, bytes_per_element=8 if spec.dtype == "float64" else 4),

@@ -24,6 +24,7 @@ from resihp_plan.plan import ParallelPlan, ReplicaPlan, StagePlan
 from resihp_store import DeviceState, IterationRecord, JobState, ReconfigurationStatus, Store, UnitOfWork
 from support.gateway import TestGateway, open_gateway
 from support.store import device, incident, node, plan_row, reconfiguration, spec
+from support.waiting import wait_for
 
 JOB = "llama-13b"
 PER_NODE = 8
@@ -338,8 +339,8 @@ class Server:
         self._server = uvicorn.Server(config)
         self._server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
-        while not self._server.started:
-            await asyncio.sleep(0.01)
+        started = self._server
+        await wait_for(lambda: started.started, 10)
 
     async def stop(self) -> None:
         if self._server is not None and self._serving is not None:

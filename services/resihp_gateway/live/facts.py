@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from resihp_gateway.context import Gateway
-from resihp_gateway.detail import pause
 from resihp_gateway.live import health, rates
 from resihp_gateway.live.control import NAMES, control
 from resihp_gateway.live.places import plan_map
@@ -94,7 +93,6 @@ class Facts:
             {
                 **view.model_dump(mode="json", exclude={"alternatives"}),
                 "num_alternatives": len(record.alternatives),
-                "pause_s": pause(view),
             }
             for record in changes
             for view in (ReconfigurationView.model_validate(record),)

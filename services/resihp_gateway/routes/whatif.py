@@ -35,7 +35,8 @@ async def ask_whatif(job: JobName, request: WhatIfRequest, gateway: GatewayDep) 
         spec=record.spec,
         plan=plan.to_dict(),
         nodes=nodes,
-        faults={**known, **request.faults},
+        speeds=known,
+        faults=request.faults,
         horizon_s=request.horizon_s,
         rebuild_s=request.rebuild_s,
     )

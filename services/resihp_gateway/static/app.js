@@ -12,7 +12,7 @@ import { HistoryPage } from "./history.js";
 import { Operate } from "./operate.js";
 import { follow } from "./stream.js";
 import { WhatIf } from "./whatif.js";
-import { needsAttention, percent, places, rate } from "./words.js";
+import { arrows, needsAttention, percent, places, rate } from "./words.js";
 
 const MAX_POINTS = 1000;
 const OVER = new Set(["finished", "failed", "stopped"]);
@@ -108,6 +108,7 @@ function Overview({ job, facts, known, codes, selected, setSelected, me, theme }
     <div class="left">
       <${Cluster} map=${map} health=${health} known=${known} selected=${selected} onSelect=${setSelected} />
       <${Throughput} points=${points} rates=${rates} changes=${changes} incidents=${incidents} theme=${theme} />
+      <${Changes} changes=${changes.slice(0, 12)} incidents=${incidents} known=${known} more=${html`<a class="more" href="#/history">all, with filters</a>`} />
     </div>
     <div class="right">
       ${selected !== null && html`<${Device} job=${job} rank=${selected} known=${known} code=${codes[selected]} version=${changes} close=${() => setSelected(null)} />`}
@@ -115,7 +116,6 @@ function Overview({ job, facts, known, codes, selected, setSelected, me, theme }
       <${WhatIf} job=${job} selected=${selected} known=${known} />
       <${Operate} job=${job} control=${control} me=${me} selected=${selected} stopped=${selected !== null && codes[selected] === 255} ended=${OVER.has(facts.job?.state)} />
     </div>
-    <${Changes} changes=${changes.slice(0, 12)} incidents=${incidents} known=${known} more=${html`<a class="more" href="#/history">all, with filters</a>`} />
   </div>`;
 }
 
@@ -174,7 +174,7 @@ function verdict(facts, codes) {
   if (record.state === "failed") return `Failed: ${record.reason}`;
   if (record.state === "submitted" || record.state === "starting") return record.state === "starting" ? "Starting" : "Waits for devices";
   const change = open(facts);
-  if (change) return `Reconfiguring: ${change.difference || change.reason}`;
+  if (change) return `Reconfiguring: ${arrows(change.difference || change.reason)}`;
   const count = codes.filter((c) => needsAttention(c)).length;
   const prefix = record.state === "running" ? "" : `${record.state[0].toUpperCase()}${record.state.slice(1)}. `;
   if (!count) return `${prefix}All ${codes.length} devices healthy`;

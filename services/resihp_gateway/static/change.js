@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "./vendor/htm-preact-standalone.module
 import { get } from "./api.js";
 import { cause } from "./changes.js";
 import { PlanDiff } from "./plandiff.js";
-import { PHASES, PHASE_WORDS, PROOF_WORDS, CHANGE_WORDS, SIGNS, moment, rate, seconds, signed, size } from "./words.js";
+import { PHASES, arrows, PHASE_WORDS, PROOF_WORDS, CHANGE_WORDS, SIGNS, moment, rate, seconds, signed, size } from "./words.js";
 
 /** `version` changes when the record may have changed. */
 export function ChangePage({ id, known, version }) {
@@ -20,7 +20,7 @@ export function ChangePage({ id, known, version }) {
     <section class="card headline">
       <p class="crumbs"><a href="#/">Overview</a> / change of plan <code>${change.id.slice(0, 8)}</code></p>
       <h2><b class="sign ${why.sign}" aria-hidden="true">${SIGNS[why.sign]}</b> ${why.text}</h2>
-      <p class="difference">${change.difference || (change.mode === "initial" ? "first plan" : "same layout")}</p>
+      <p class="difference">${arrows(change.difference) || (change.mode === "initial" ? "first plan" : "same layout")}</p>
       <p class="hint">
         <span class="badge ${change.status}">${change.status}</span> ${CHANGE_WORDS[change.mode] ?? change.mode} · epoch ${change.old_epoch} → ${change.new_epoch} · ${moment(change.created_at)}
       </p>
@@ -112,7 +112,7 @@ export function Alternatives({ found, chosen }) {
     <tbody>
       ${found.map(
         (a, n) => html`<tr key=${n}>
-          <td><b>${a.name}</b>${a.difference && html`<br /><small>${a.difference}</small>`}</td>
+          <td><b>${a.name}</b>${a.difference && html`<br /><small>${arrows(a.difference)}</small>`}</td>
           <td class="n">${rate(a.predicted_tokens_per_s)}</td>
           <td class="n">${chosen && a.predicted_tokens_per_s ? `${((100 * a.predicted_tokens_per_s) / chosen).toFixed(0)} %` : "–"}</td>
           <td>${a.reason ?? a.why_lost}</td>

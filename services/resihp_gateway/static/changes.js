@@ -1,7 +1,7 @@
 // Reconfigurations as a table; each row leads to its page.
 
 import { html } from "./vendor/htm-preact-standalone.module.js";
-import { PHASES, CHANGE_WORDS, SIGNS, deviceName, kindSign, kindWord, moment, clock, rate, seconds, signed, size } from "./words.js";
+import { PHASES, arrows, CHANGE_WORDS, SIGNS, deviceName, kindSign, kindWord, moment, clock, rate, seconds, signed, size } from "./words.js";
 
 export function Changes({ changes, incidents, known, title = "Changes of plan", more = null }) {
   const byId = new Map(incidents.map((i) => [i.id, i]));
@@ -41,7 +41,7 @@ function Row({ change, incident, known, longest }) {
     <td><a href="#/change/${change.id}" title=${moment(change.created_at)}>${clock(change.created_at)}</a></td>
     <td><b class="sign ${why.sign}" aria-hidden="true">${SIGNS[why.sign]}</b> <span class="clip" title=${why.text}>${why.text}</span></td>
     <td class="words">
-      ${change.status !== "applied" && html`<span class="badge ${change.status}">${change.status}</span> `}${change.difference || (change.mode === "initial" ? "first plan" : "same layout")}
+      ${change.status !== "applied" && html`<span class="badge ${change.status}">${change.status}</span> `}${arrows(change.difference) || (change.mode === "initial" ? "first plan" : "same layout")}
     </td>
     <td class="n">${rate(predicted)}</td>
     <td class="n">${rate(achieved)}</td>

@@ -47,6 +47,8 @@ function columns(points, rates) {
   return [points.map((p) => p[0]), points.map((p) => p[2]), points.map((p) => bound(p[1])), points.map(() => healthy)];
 }
 
+const tick = (t) => (t >= 1e6 ? `${t / 1e6}M` : t >= 1e3 ? `${t / 1e3}k` : t);
+
 function extent(box) {
   return { width: Math.max(280, box.clientWidth), height: Math.max(140, box.clientHeight || 210) };
 }
@@ -64,7 +66,7 @@ function make(box, latest) {
       scales: { x: { time: false }, y: { range: (_, min, max) => [0, Math.max(1, max * 1.06)] } },
       axes: [
         { ...axis, size: 26, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? t : "")) },
-        { ...axis, size: 46, values: (_, ticks) => ticks.map((t) => rate(t)) },
+        { ...axis, size: 46, values: (_, ticks) => ticks.map(tick) },
       ],
       series: [
         {},

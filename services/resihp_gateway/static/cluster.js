@@ -69,7 +69,7 @@ class MapView {
     for (let s = 0; s < stages; s++) {
       const label = element("span", "stage", { role: "columnheader" });
       label.append(element("b", "", {}, `S${s}`));
-      if (same[s] !== null) label.append(element("small", "", {}, `${same[s]} L`));
+      label.append(element("small", "", {}, `${same[s].join("–")} L`));
       head.append(label);
     }
     found.push(head);
@@ -87,7 +87,7 @@ class MapView {
           line.push(rank);
           group.append(cell);
         }
-        if (same[s] === null && this.mode === "big") {
+        if (same[s].length > 1 && this.mode === "big") {
           group.append(element("small", "layers", {}, `${stage.layers[1] - stage.layers[0]} layers`));
         }
         row.append(group);
@@ -213,7 +213,7 @@ function groups(map) {
 
 function sameLayers(map, s) {
   const counts = new Set(map.replicas.filter((r) => r.stages[s]).map((r) => r.stages[s].layers[1] - r.stages[s].layers[0]));
-  return counts.size === 1 ? [...counts][0] : null;
+  return counts.size === 1 ? [...counts] : [Math.min(...counts), Math.max(...counts)];
 }
 
 function element(tag, name, attributes = {}, text = null) {

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "./vendor/htm-preact-standalone.module.js";
 import { get } from "./api.js";
-import { SIGNS, clock, deviceName, incidentFact, kindSign, kindWord, seconds } from "./words.js";
+import { BAND_WORDS, SIGNS, band, clock, deviceName, incidentFact, kindSign, kindWord, seconds } from "./words.js";
 
 export function Device({ job, rank, known, code, version, close }) {
   const [device, setDevice] = useState(null);
@@ -24,7 +24,7 @@ export function Device({ job, rank, known, code, version, close }) {
     ${error && html`<p class="refusal" role="alert">${error}</p>`}
     ${shown &&
     html`<dl class="answer">
-        <div><dt>State</dt><dd>${shown.state === "lost" ? "stopped" : shown.state}${shown.worker_state ? `, ${shown.worker_state}` : ""}</dd></div>
+        <div><dt>State</dt><dd>${BAND_WORDS[band(code)]}${shown.worker_state ? `, ${shown.worker_state}` : ""}</dd></div>
         <div><dt>Speed</dt><dd>p = ${shown.p.toFixed(2)}</dd></div>
         <div><dt>Node</dt><dd>${shown.node}, slot ${shown.slot}</dd></div>
         <div><dt>Process</dt><dd>${shown.live_pid ?? shown.pid ?? "–"}${shown.start ? `, start ${shown.start + 1}` : ""}</dd></div>

@@ -2,7 +2,7 @@
 
 import { html, useRef, useState } from "./vendor/htm-preact-standalone.module.js";
 import { post } from "./api.js";
-import { rate } from "./words.js";
+import { arrows, rate } from "./words.js";
 
 const MODES = {
   act: "decide and do",
@@ -26,7 +26,7 @@ export function Operate({ job, control, me, selected, stopped, ended }) {
     ${decision &&
     html`<div class="decision" role="status">
       <p><b>${decision.action === "wait" ? "Waiting" : "Advice"}</b> ${decision.trigger}</p>
-      <p>${decision.difference || decision.reason}</p>
+      <p>${arrows(decision.difference) || decision.reason}</p>
       <p class="hint">${rate(decision.stay_tokens_per_s)} → ${rate(decision.predicted_tokens_per_s)} tok/s predicted</p>
       <p class="buttons">
         <button class="primary" disabled=${!may} onClick=${() => ask({ path: "approve", title: "Approve this change", body: { decision_id: decision.decision_id } })}>Approve</button>

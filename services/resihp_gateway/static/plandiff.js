@@ -4,7 +4,7 @@ import { html } from "./vendor/htm-preact-standalone.module.js";
 
 const WIDTH = 920;
 const LEFT = 92;
-const RIGHT = 96;
+const RIGHT = 124;
 const GAP = 34;
 
 /** One drawing per distinct change; replicas that did not change are named in one sentence. */

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "./vendor/htm-preact-standalone.module.js";
 import { post } from "./api.js";
-import { deviceName, rate, seconds, size } from "./words.js";
+import { arrows, deviceName, rate, seconds, size } from "./words.js";
 
 export function WhatIf({ job, selected, known, ranks }) {
   const [rank, setRank] = useState(null);
@@ -53,15 +53,16 @@ function Answer({ found }) {
     ["Now", found.now_tokens_per_s, "now"],
     ["If nothing is done", found.do_nothing_tokens_per_s, "nothing"],
     ["With the best plan", found.best_tokens_per_s, "best"],
-    ["Bound", found.bound_tokens_per_s, "limit"],
-  ];
+    // the bound is that of the plan in force: a better arrangement of the same devices may beat it
+    found.bound_tokens_per_s >= found.best_tokens_per_s && ["Bound", found.bound_tokens_per_s, "limit"],
+  ].filter(Boolean);
   return html`<ul class="bars">
       ${bars.map(
         ([name, value, kind]) => html`<li key=${kind}><span>${name}</span><b class="n">${rate(value)}</b><i class="bar ${kind}" style="width:${Math.max(0.5, (100 * value) / top)}%"></i></li>`,
       )}
     </ul>
     <dl class="answer">
-      <div><dt>Plan</dt><dd>${found.difference}</dd></div>
+      <div><dt>Plan</dt><dd>${arrows(found.difference)}</dd></div>
       <div><dt>Pause</dt><dd>${seconds(found.change_s)}, ${size(found.bytes_moved)} moved</dd></div>
       <div><dt>Pays off</dt><dd>${found.break_even_s === null ? "never" : `after ${seconds(found.break_even_s)}`}</dd></div>
     </dl>

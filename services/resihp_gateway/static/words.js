@@ -72,6 +72,7 @@ export function incidentFact(incident) {
 
 export function seconds(value) {
   if (value === null || value === undefined) return "–";
+  if (value === 0) return "0";
   if (value < 0.9995) return `${trim(value * 1000)} ms`;
   if (value < 120) return `${value.toFixed(2)} s`;
   if (value < 7200) return `${(value / 60).toFixed(1)} min`;
@@ -95,6 +96,8 @@ export const percent = (part, whole) => (part && whole ? `${((100 * part) / whol
 export function signed(ratio) {
   return ratio === null || ratio === undefined ? "–" : `${ratio >= 0 ? "+" : "−"}${Math.abs(100 * ratio).toFixed(1)} %`;
 }
+/** Plan texts come with ASCII arrows. */
+export const arrows = (text) => (text ?? "").replaceAll("->", "→");
 export const clock = (iso) => (iso ? new Date(iso).toLocaleTimeString("en-GB") : "–");
 export const moment = (iso) => (iso ? `${new Date(iso).toLocaleDateString("en-CA")} ${clock(iso)}` : "–");
 const trim = (value) => (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2));
