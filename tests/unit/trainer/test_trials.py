@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import doctest
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from resihp_trainer.trials import script as scripts
 from resihp_trainer.trials.outcome import job_of
 from resihp_trainer.trials.script import MIN_LEFT, Change, Loss, Rejoin, Strike, random_script
 
@@ -43,3 +45,9 @@ def test_everything_comes_up_and_the_job_takes_the_faults() -> None:
     assert {script.num_ranks for script in scripts} == set(range(4, 10))
     for script in scripts:
         assert job_of(script, "float64", Path("out")).faults == script.faults
+
+
+def test_examples_in_docstrings() -> None:
+    found = doctest.testmod(scripts)
+    assert found.attempted
+    assert not found.failed
