@@ -7,8 +7,8 @@ forward. Transfers cost latency plus bytes over bandwidth.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from resihp_plan.cluster import Health, speed_of
 from resihp_plan.layout import unit_shares
@@ -108,6 +108,13 @@ class CostModel:
     uneven_penalty: float = 0.0
     """Relative slowdown of compute in a TP group whose shares are not equal (kernels for odd sizes)."""
     bytes_per_element: int = 4
+    link_of: Mapping[int, float] = field(default_factory=dict)
+    """Rank -> bandwidth of its way to other stages and replicas, relative to `bytes_per_s`; ranks that are missing have
+    1. A transfer is as fast as the slowest of its ends."""
+
+    def link(self, ranks: Iterable[int]) -> float:
+        """Relative bandwidth of the slowest of these ranks."""
+        return min((self.link_of.get(r, 1.0) for r in ranks), default=1.0) if self.link_of else 1.0
 
     @classmethod
     def for_model(
@@ -185,24 +192,25 @@ class CostModel:
             per_token=count * _ring(degree) * activation / (self.tp_bytes_per_s or self.bytes_per_s),
         )
 
-    def transfer_s(self, num_senders: int, num_receivers: int, tokens: int) -> float:
-        """A pipeline transfer of activations (or their gradients), with the all-gather of unequal degrees."""
+    def transfer_s(self, num_senders: int, num_receivers: int, tokens: int, link: float = 1.0) -> float:
+        """A pipeline transfer of activations (or their gradients), with the all-gather of unequal degrees. `link`: of
+        all members on both sides."""
         size = tokens * self.model.hidden * self.bytes_per_element
         if num_senders == num_receivers:
-            return self.transfer_latency_s + size / self.bytes_per_s
+            return self.transfer_latency_s + size / (self.bytes_per_s * link)
         chunk = size / max(num_senders, num_receivers)
         gather = 0.0
         if num_receivers > 1:
             inside = self.tp_bytes_per_s or self.bytes_per_s
             gather = self.collective_latency_s + size * (num_receivers - 1) / num_receivers / inside
-        return self.transfer_latency_s + chunk / self.bytes_per_s + gather
+        return self.transfer_latency_s + chunk / (self.bytes_per_s * link) + gather
 
-    def all_reduce_s(self, num_owners: int, num_elements: int) -> float:
-        """Ring all-reduce over the owners of a bucket; 0 for one owner."""
+    def all_reduce_s(self, num_owners: int, num_elements: int, link: float = 1.0) -> float:
+        """Ring all-reduce over the owners of a bucket; 0 for one owner. `link`: of the owners."""
         if num_owners < 2:
             return 0.0
         size = num_elements * self.bytes_per_element
-        return self.collective_latency_s + _ring(num_owners) * size / self.bytes_per_s
+        return self.collective_latency_s + _ring(num_owners) * size / (self.bytes_per_s * link)
 
     def pace_line(self, replica: ReplicaPlan, work: MicroBatchWork, health: Health | None = None) -> Linear:
         """Forward and backward of a micro-batch in the stage that is slowest at `work`: the pace of a full pipeline."""

@@ -105,6 +105,7 @@ def run_pipelines(
             program.ops[stage.ranks[0]],
             cost.stage_cost(stage, last=s == len(replica.stages) - 1, health=health),
             len(stage.ranks),
+            cost.link(stage.ranks),
         )
         for a, replica in enumerate(plan.replicas)
         for s, stage in enumerate(replica.stages)
@@ -125,8 +126,8 @@ Edge = tuple[OpKind, Place, Place]
 class _Lane:
     """One place: its operations, how far it is, and its clock."""
 
-    def __init__(self, ops: tuple[Op, ...], cost: StageCost, degree: int) -> None:
-        self.ops, self.cost, self.degree = ops, cost, degree
+    def __init__(self, ops: tuple[Op, ...], cost: StageCost, degree: int, link: float) -> None:
+        self.ops, self.cost, self.degree, self.link = ops, cost, degree, link
         self.position = 0
         self.clock = 0.0
         self.last: _Node | None = None
@@ -178,9 +179,8 @@ class _Run:
         assert op.peer is not None  # transfers have one
         if op.kind.is_send:
             edge = (op.kind, place, op.peer)
-            seconds = self.cost.transfer_s(
-                lane.degree, self.lanes[op.peer].degree, self.work[op.replica][op.micro_batch].tokens
-            )
+            peer, tokens = self.lanes[op.peer], self.work[op.replica][op.micro_batch].tokens
+            seconds = self.cost.transfer_s(lane.degree, peer.degree, tokens, min(lane.link, peer.link))
             node = _Node(op, lane.clock, lane.clock + seconds, lane.last)
             self.in_flight.setdefault(edge, deque()).append(node)
             if edge in self.waiting:
@@ -208,7 +208,7 @@ def synchronise(
     pipeline_s = max(clock.values())
     for bucket in buckets:
         if bucket.is_shared:
-            seconds = cost.all_reduce_s(len(bucket.owners), bucket.num_elements)
+            seconds = cost.all_reduce_s(len(bucket.owners), bucket.num_elements, cost.link(bucket.owners))
             _join(bucket.owners, f"bucket {'-'.join(map(str, bucket.owners))}", seconds, clock, last)
     vote = cost.collective_latency_s if len(plan.world) > 1 else 0.0
     _join(plan.world, "vote", vote, clock, last)

@@ -39,7 +39,7 @@ class Worth:
     pace_s: float
     """Each further one."""
     elements: float
-    """Parameters of the rank that holds most."""
+    """Parameters of the rank that holds most; a slow way out makes them more."""
 
 
 @dataclass(frozen=True)
@@ -186,17 +186,18 @@ class Space:
         per_layer, vocabulary = layer_elements(self.cost.model), vocabulary_elements(self.cost.model)
         last = len(pipeline) - 1
         return max(
-            g.share * (n * per_layer + (vocabulary if s in (0, last) else 0))
+            g.share * (n * per_layer + (vocabulary if s in (0, last) else 0)) / g.link
             for s, (g, n) in enumerate(zip(pipeline, layers, strict=True))
         )
 
     def _transfers(self, pipeline: Pipeline) -> tuple[list[float], list[float]]:
         """Seconds per edge: activations, gradients. Unequal degrees make them differ."""
+        edges = list(itertools.pairwise(pipeline))
+        return [self._transfer_s(a, b) for a, b in edges], [self._transfer_s(b, a) for a, b in edges]
+
+    def _transfer_s(self, sender: TpGroup, receiver: TpGroup) -> float:
         tokens = self.workload.tokens_per_micro_batch
-        degrees = [len(g.ranks) for g in pipeline]
-        edges = list(itertools.pairwise(degrees))
-        there = [self.cost.transfer_s(a, b, tokens) for a, b in edges]
-        return there, [self.cost.transfer_s(b, a, tokens) for a, b in edges]
+        return self.cost.transfer_s(len(sender.ranks), len(receiver.ranks), tokens, min(sender.link, receiver.link))
 
     def counts(self, worths: Sequence[Worth]) -> tuple[int, ...]:
         """Micro-batches per replica that level the estimates."""
@@ -265,8 +266,7 @@ class Space:
             return dict(zip(kinds, self._stage_s(pipeline[at.stage], layers[at.stage], last, kinds), strict=True))
 
         def transfer_s(a: Place, b: Place) -> float:
-            senders, receivers = (len(shape.pipelines[p.replica][p.stage].ranks) for p in (a, b))
-            return self.cost.transfer_s(senders, receivers, self.workload.tokens_per_micro_batch)
+            return self._transfer_s(shape.pipelines[a.replica][a.stage], shape.pipelines[b.replica][b.stage])
 
         return exchange_s(shape.plan(0, (), self.maker.health), mixed, seconds, transfer_s)
 

@@ -38,6 +38,8 @@ class TpGroup:
     """Groups of one kind are equal in all of this but the ranks."""
     rooms: tuple[MemberRoom, ...]
     """Of members with a memory limit, without repetition."""
+    link: float = 1.0
+    """Relative bandwidth of the member with the slowest way out."""
 
     def max_layers(self, in_flight: int, num_ends: int) -> int:
         """Layers that fit into every member's memory; `num_ends`: how many of embedding and head are held too."""
@@ -83,9 +85,10 @@ class GroupMaker:
             self._shares[shares_] = _parameter_shares(shares_, self.cost.model)
         held = self._shares[shares_]
         rooms = self._rooms_of(members, shares_, held)
-        key = (len(members), layer_s, head_s, max(held), rooms)
+        link = self.cost.link(members)
+        key = (len(members), layer_s, head_s, max(held), rooms, link)
         kind = self._kinds.setdefault(key, len(self._kinds))
-        return TpGroup(members, shares_, layer_s, head_s, max(held), kind, rooms)
+        return TpGroup(members, shares_, layer_s, head_s, max(held), kind, rooms, link)
 
     def best(self, ranks: Sequence[int], *, largest: bool = False) -> TpGroup | None:
         """The fastest group out of `ranks`; None for nobody.

@@ -125,6 +125,18 @@ def test_every_ingredient_can_be_switched_off(off: str) -> None:
         assert all(len(s.ranks) in (1, 2, 4) for r in less.plan.replicas for s in r.stages)
 
 
+def test_a_slow_link_is_planned_around() -> None:
+    """Rank 5's way out has a tenth of the bandwidth, on links where that matters."""
+    cost = CostModel.for_model(DEMO_MODEL, bytes_per_s=2e7)
+    slow = replace(cost, link_of={5: 0.1})
+    stay = step_s_at(demo_plan(), WORKLOAD, slow, {})
+    assert stay > 1.2 * step_s_at(demo_plan(), WORKLOAD, cost, {})
+    decision = plan_change(demo_plan(), DEMO_MODEL, CLUSTER, {}, WORKLOAD, clock=lambda: 0.0, cost=slow)
+    assert decision.predicted_step_s < 0.9 * stay
+    exact = predict(decision.plan, WORKLOAD, slow)
+    assert exact.step_s == pytest.approx(decision.predicted_step_s, rel=0.1)
+
+
 def _everything(model: ModelSpec, counts: int) -> list[ParallelPlan]:
     """All layer divisions and counts of 2 replicas x 2 stages x TP 1."""
     base = plan_initial(Cluster.of(4), model, 1, 2, 2, counts)

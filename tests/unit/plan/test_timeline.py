@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,6 +24,7 @@ def test_pipelines_are_those_of_simulate(schedule: Schedule, plan: ParallelPlan,
     plan = ParallelPlan(plan.epoch, plan.replicas, standby=plan.standby, schedule=schedule)
     health = dict(enumerate(speeds))
     cost = CostModel.for_model(DEMO_MODEL, bytes_per_s=1e8, transfer_latency_s=1e-3, tp_bytes_per_s=5e8)
+    cost = replace(cost, link_of={r: p for r, p in enumerate(reversed(speeds)) if p < 1})
     workload = Workload.typical(plan.num_micro_batches, 64)
     expected = simulate(plan, program(plan), workload.work(plan), cost, health=health)
     maker = GroupMaker(cost, workload.micro_batch, health, None)
