@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 
 from resihp_plan.plan import ParallelPlan
@@ -52,7 +53,7 @@ def guardians(plan: ParallelPlan, node_of: Mapping[int, str] | None = None) -> M
         if plan.position(rank) is None or len(world) == 1:
             continue
         best: tuple[_Order, int] | None = None
-        for distance in (shift, *(d for d in range(1, len(world)) if d != shift)):
+        for distance in chain((shift,), range(1, len(world))):
             j = (i + distance) % len(world)
             order = _order(places[i], places[j], wards[j])
             if best is None or order < best[0]:

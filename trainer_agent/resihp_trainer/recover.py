@@ -71,7 +71,9 @@ def _source(state: TrainingState, saver: Saver, found: Recovery) -> Source | Non
 
 
 def _catalogue(context: Context, state: TrainingState, saver: Saver, world: Group) -> Catalogue:
-    copies = [Copies(s.layout.plan, s.applied, tuple(sorted(s.shards)), False) for s in saver.snapshots.kept.values()]
+    for snapshot in saver.snapshots.kept.values():
+        _aside(context, saver.writer, snapshot.drop_spoilt)
+    copies = [Copies(s.layout.plan, s.applied, tuple(sorted(s.copies)), False) for s in saver.snapshots.kept.values()]
     if state.applied is not None:
         copies += [Copies(h.layout.plan, state.applied, (context.rank,), True) for h in state.holdings.values()]
     good, damaged = [], []

@@ -39,10 +39,20 @@ class Snapshot:
     layout: Layout
     applied: Applied
     """The last step of the state."""
-    shards: dict[int, ShardSet] = field(default_factory=dict)
-    """By the rank whose shards they are; complete and intact."""
+    dtype: torch.dtype
+    copies: dict[int, Tensor] = field(default_factory=dict)
+    """By the rank whose shards they are; arrived as a whole."""
     is_complete: bool = False
     """Whether a vote said that every rank has its part."""
+
+    @property
+    def shards(self) -> dict[int, ShardSet]:
+        """Views of the copies."""
+        return {rank: shards_in(buffer, self.layout, rank, self.dtype) for rank, buffer in self.copies.items()}
+
+    def drop_spoilt(self) -> None:
+        """Keep the copies whose digest is right. For those who are about to use them; takes a second per gigabyte."""
+        self.copies = {rank: buffer for rank, buffer in self.copies.items() if is_intact(buffer)}
 
 
 @dataclass
@@ -54,12 +64,11 @@ class _Round:
     filled: Future[None]
     running: dict[int, tuple[Tensor, Pending]] | None = None
     """By ward; the own rank's entry is what goes to its guardian. None: not launched yet."""
-    checks: dict[int, tuple[Tensor, Future[bool]]] = field(default_factory=dict)
     is_broken: bool = False
 
     @property
     def is_done(self) -> bool:
-        return self.running is not None and not self.running and not self.checks
+        return self.running is not None and not self.running
 
 
 class Snapshots:
@@ -100,7 +109,7 @@ class Snapshots:
         assert self._layout is held.layout
         own = copy_buffer(held.layout, self._rank, self._dtype)
         key = applied.iteration, held.layout.plan.epoch
-        self.kept[key] = Snapshot(held.layout, applied)
+        self.kept[key] = Snapshot(held.layout, applied, self._dtype)
         self._round = _Round(key, own, self._copier.submit(fill, own, held))
         return shards_in(own, held.layout, self._rank, self._dtype), self._round.filled
 
@@ -116,11 +125,7 @@ class Snapshots:
             if pending.is_done():
                 del r.running[ward]
                 if ward != self._rank:
-                    r.checks[ward] = buffer, self._copier.submit(is_intact, buffer)
-        for ward, (buffer, check) in list(r.checks.items()):
-            if check.done():
-                del r.checks[ward]
-                self._note_ward(r, ward, buffer, is_good=check.result())
+                    self._note(r.key, ward, buffer)
 
     def report(self, world_size: int) -> int:
         """What the ballot says about the round: 1 if this rank's part is done, more than the world if it failed.
@@ -140,7 +145,7 @@ class Snapshots:
         if r is None or votes < world_size:
             return
         self._round = None
-        if votes > world_size:  # some copy was spoilt: a later round will do better
+        if votes > world_size:  # somebody has no copy: a later round will do better
             return
         self.kept[r.key].is_complete = True
         self.kept = {key: s for key, s in self.kept.items() if key >= r.key}
@@ -154,9 +159,6 @@ class Snapshots:
         self.poll()
         for _, pending in list((r.running or {}).values()):
             pending.wait()
-        self.poll()
-        for _, check in list(r.checks.values()):
-            self._await(check)
         self.poll()
 
     def _await(self, work: Future[Any]) -> None:
@@ -183,15 +185,9 @@ class Snapshots:
         else:
             r.is_broken = True
 
-    def _note_ward(self, r: _Round, ward: int, buffer: Tensor, *, is_good: bool) -> None:
-        if is_good:
-            self._note(r.key, ward, buffer)
-        else:
-            r.is_broken = True
-
     def _note(self, key: Key, rank: int, buffer: Tensor) -> None:
         if (snapshot := self.kept.get(key)) is not None:
-            snapshot.shards[rank] = shards_in(buffer, snapshot.layout, rank, self._dtype)
+            snapshot.copies[rank] = buffer
             self._bound()
 
     def _bound(self) -> None:

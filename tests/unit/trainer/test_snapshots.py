@@ -13,7 +13,7 @@ from resihp_trainer.catalogue import Catalogue, Copies, StateGone, choose, excha
 from resihp_trainer.copies import collect, copy_buffer, fill, is_intact, shards_in
 from resihp_trainer.join import Applied
 from resihp_trainer.moves import Moved, move_state
-from resihp_trainer.snapshots import MAX_KEPT, Snapshots
+from resihp_trainer.snapshots import MAX_KEPT, Snapshot, Snapshots
 from support.thread_groups import ThreadGroup, run_ranks
 from support.trainer_cases import HEALTHY, SPEC, replica, stage
 from support.trainer_state import PLANS, assert_known, values
@@ -48,7 +48,7 @@ def round_of_all() -> dict[int, Snapshots]:
 
 
 def catalogue(mine: Snapshots, reached: int = 8) -> Catalogue:
-    copies = (Copies(s.layout.plan, s.applied, tuple(s.shards), False) for s in mine.kept.values())
+    copies = (Copies(s.layout.plan, s.applied, tuple(s.copies), False) for s in mine.kept.values())
     return Catalogue(reached, tuple(copies))
 
 
@@ -91,7 +91,7 @@ def test_a_round_that_ends_early_leaves_what_was_copied() -> None:
     mine.begin(values(HELD, 0), STEP)
     mine.rest()
     assert not mine.is_busy
-    assert set(mine.kept[6, 1].shards) == {0}
+    assert set(mine.kept[6, 1].copies) == {0}
     assert not mine.kept[6, 1].is_complete
 
 
@@ -125,6 +125,11 @@ def test_a_changed_byte_is_noticed() -> None:
     assert_known(shards_in(buffer, HELD, 3, torch.float64))
     buffer[len(buffer) // 2] ^= 1
     assert not is_intact(buffer)
+    other = copy_buffer(HELD, 2, torch.float64)
+    fill(other, values(HELD, 2))
+    snapshot = Snapshot(HELD, STEP, torch.float64, {3: buffer, 2: other})
+    snapshot.drop_spoilt()
+    assert set(snapshot.copies) == {2}
 
 
 def test_slices_are_put_together_from_several_shards() -> None:
