@@ -5,17 +5,19 @@ simulation.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from benchmarks.detection.baselines import ChangePoint
-from resihp_detect import IterationLevel, ScheduleTime, VerdictKind
+from resihp_detect import IterationLevel, MatchedLevel, ScheduleTime, VerdictKind
 from resihp_plan import CostModel, MicroBatchWork, ModelSpec, ParallelPlan, ReplicaPlan, StagePlan, program, simulate
 
 WARMUP, FAULT_AT, STOP = 22, 70, 100
 NOISE = 0.02
+MATCHED = "ResiHP, plan known"
+"""Its first rule: which stage explains the times?"""
 
 
 @dataclass
@@ -26,6 +28,10 @@ class Result:
     total: int = 0
     false_alarms: int = 0
     healthy_iterations: int = 0
+    replica_named: int = 0
+    """By the rule that knows the plan: the slow device's replica."""
+    delays: list[int] = field(default_factory=list)
+    """Iterations until found, the naming one included."""
 
 
 def make_plan() -> tuple[ParallelPlan, ModelSpec]:
@@ -49,7 +55,12 @@ def run(
     guess = CostModel.for_model(model)
     truth = replace(guess, square_s=2.5 * guess.square_s)
     order = program(plan)
-    names = ("ResiHP (adaptive gate)", "change point + 25 % of predicted (paper)", "change point + 10 % of raw")
+    names = (
+        MATCHED,
+        "ResiHP, plan not known",
+        "change point + 25 % of predicted (paper)",
+        "change point + 10 % of raw",
+    )
     results = {name: {s: Result() for s in slowdowns} for name in names}
     errors = []
     for slowdown in slowdowns:
@@ -69,31 +80,43 @@ def run(
             predicted = [schedule.seconds(w) for w in works]
             healthy = np.abs(np.array(times[20 : FAULT_AT - 1]) / np.array(predicted[20 : FAULT_AT - 1]) - 1.0)
             errors.append(float(np.mean(healthy)))
-            _judge(results, slowdown, times, predicted)
+            effects = [schedule.effects(w) for w in works]
+            _judge(results, slowdown, times, predicted, effects, schedule.places, slow)
     return results, errors
 
 
 def _judge(
-    results: dict[str, dict[float, Result]], slowdown: float, times: list[float], predicted: list[float]
+    results: dict[str, dict[float, Result]],
+    slowdown: float,
+    times: list[float],
+    predicted: list[float],
+    effects: list[tuple[float, ...]],
+    places: tuple[str, ...],
+    slow: int,
 ) -> None:
-    level = IterationLevel()
+    level, matched = IterationLevel(), MatchedLevel(places)
     raw, paper = ChangePoint(0.1), ChangePoint(-0.99)  # the paper's change points are gated by the prediction instead
     names = list(results)
-    was = [False] * 3
-    hit, false = [False] * 3, [0] * 3
-    for i, (seconds, expected) in enumerate(zip(times, predicted, strict=True), 1):
+    was = [False] * len(names)
+    hit, false, named, after = [False] * len(names), [0] * len(names), [False] * len(names), [0] * len(names)
+    for i, (seconds, expected, effect) in enumerate(zip(times, predicted, effects, strict=True), 1):
         kinds = [v.kind for v in level.observe(i, seconds, expected)]
+        alarms = [v for v in matched.observe(i, seconds, expected, effect) if v.kind is VerdictKind.JOB_SLOW]
+        if alarms and i >= FAULT_AT and not hit[0]:
+            named[0] = str(alarms[0].device).startswith(f"R{slow // 4}.")
         changed = bool(paper.see(np.array([[seconds]]))[0, 0])
         now = [
+            bool(alarms),
             VerdictKind.JOB_SLOW in kinds,
             changed and seconds > 1.25 * expected,
             bool(raw.see(np.array([[seconds]]))[0, 0]),
         ]
-        for n in range(3):
+        for n in range(len(names)):
             fresh = now[n] and not was[n]
             if i < FAULT_AT:
                 false[n] += fresh
             elif fresh and i < FAULT_AT + 20:
+                after[n] = after[n] if hit[n] else i - FAULT_AT + 1
                 hit[n] = True
         was = now
     for n, name in enumerate(names):
@@ -101,4 +124,6 @@ def _judge(
         result.total += 1
         result.found += hit[n]
         result.false_alarms += false[n]
+        result.replica_named += named[n]
+        result.delays += [after[n]] if hit[n] else []
         result.healthy_iterations += FAULT_AT - WARMUP - 1

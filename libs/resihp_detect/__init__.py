@@ -14,6 +14,7 @@ from resihp_detect.iteration_level import IterationConfig, IterationLevel
 from resihp_detect.job_level import JobLevel, Row
 from resihp_detect.link_level import LinkLevel, least_waiting
 from resihp_detect.liveness import BeatIntervals, LivenessConfig, confidence, normal_tail_phi
+from resihp_detect.matched_level import MatchedConfig, MatchedLevel
 from resihp_detect.probe_level import ProbeLevel
 from resihp_detect.roster import Roster
 from resihp_detect.schedule_time import ScheduleTime
@@ -35,6 +36,8 @@ __all__ = [
     "JobLevel",
     "LinkLevel",
     "LivenessConfig",
+    "MatchedConfig",
+    "MatchedLevel",
     "PeerConfig",
     "ProbeLevel",
     "Record",

@@ -6,6 +6,7 @@ same stream say the same, and one that was restarted from a snapshot goes on whe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,7 +118,7 @@ class JobLevel:
                 )
                 frames += self._assembly.add(record)
             if row.probe_s > 0 and share is not None and self._is_mine(STANDBY):
-                self.probes.learn(str(row.rank), row.probe_s, p=self.score(row.rank)[0])
+                self.probes.learn(str(row.rank), row.probe_s, p=self._p(str(row.rank)))
             if row.fingerprints and self._state is not None:
                 verdicts += (_diverged(d) for d in self._state.add(iteration, row.rank, row.fingerprints))
         for frame in frames:
@@ -155,16 +156,18 @@ class JobLevel:
         """Group of peers -> ranks of the present plan."""
         return {group: tuple(map(int, names)) for group, names in peer_groups(self._shares).items()}
 
-    def score(self, rank: int) -> tuple[float, float]:
-        """p and confidence that it is slow, of one rank."""
-        p, _, _, confidence = self._slow().get(rank, HEALTHY)
-        return p, confidence
-
     def scores(self) -> dict[int, tuple[float, float, float, float]]:
         """Rank -> p, its 95 % interval, and the confidence that it is slow, of every rank that is judged here."""
         names = self.level.roster.places if self.level is not None else ()
         standby = self.plan.standby if self._is_mine(STANDBY) else ()
         return {**dict.fromkeys([*map(int, names), *standby], HEALTHY), **self._slow()}
+
+    def _p(self, name: str) -> float:
+        """Of an active device."""
+        place = self.level.roster.places.get(name) if self.level is not None else None
+        if self.level is None or place is None or not self.level.cusum.slow[place]:
+            return 1.0
+        return math.exp(-max(self.level.cusum.severity(*place)[0], 0.0))
 
     def _slow(self) -> dict[int, tuple[float, float, float, float]]:
         found = {int(name): score for name, score in self.level.slow().items()} if self.level is not None else {}

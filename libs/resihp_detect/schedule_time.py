@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,19 @@ class ScheduleTime:
     def seconds(self, work: Work) -> float:
         """Predicted healthy seconds. Raises ValueError if `work` ([replica][micro-batch]) does not fit the plan."""
         return self._scale * self._makespan(work, self._cost)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Names of all stages, in the order of `effects`."""
+        return tuple(f"R{a}.S{s}" for a, replica in enumerate(self._plan.replicas) for s in range(len(replica.stages)))
+
+    def effects(self, work: Work, *, slowdown: float = 1.25) -> tuple[float, ...]:
+        """For every stage: log factor by which the iteration would be longer if one device of it were slow."""
+        healthy = self._makespan(work, self._cost)
+        stages = (stage for replica in self._plan.replicas for stage in replica.stages)
+        return tuple(
+            math.log(self._makespan(work, self._cost, {stage.ranks[0]: 1.0 / slowdown}) / healthy) for stage in stages
+        )
 
     def learn(self, works: Sequence[Work], observed_s: Sequence[float]) -> float:
         """Fit speed and the weight of squared lengths to healthy iterations; returns the mean absolute error as a
@@ -50,5 +64,5 @@ class ScheduleTime:
         _, self._cost, self._scale, error = best
         return error
 
-    def _makespan(self, work: Work, cost: CostModel) -> float:
-        return simulate(self._plan, self._program, work, cost, buckets=self._buckets).makespan_s
+    def _makespan(self, work: Work, cost: CostModel, health: Mapping[int, float] | None = None) -> float:
+        return simulate(self._plan, self._program, work, cost, health=health, buckets=self._buckets).makespan_s
