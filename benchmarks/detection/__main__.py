@@ -134,8 +134,8 @@ class Parts:
             f"With the bus and decoding: {c.devices} devices on {c.messages} nodes ({c.report_bytes} bytes of JSON per "
             f"report of 8 devices), read from a real server's stream: {c.records_per_s:,.0f} device-records per second "
             f"of one core in the detector. At one iteration per second that is {c.detector_s:.2f} cores for the "
-            f"detector and {c.server_s:.2f} for the server; memory grows by {c.bytes_per_device:,.0f} bytes per device, "
-            f"a snapshot holds {c.kept_bytes_per_device:.0f}."
+            f"detector and {c.server_s:.2f} for the server; memory grows by {c.bytes_per_device:,.0f} bytes per "
+            f"device, a snapshot holds {c.kept_bytes_per_device:.0f}."
         )
 
 
