@@ -101,14 +101,14 @@ def choose(
     node_of: Mapping[int, str] | None,
     *,
     what: str,
-    refuses_damage: bool = False,
+    resume: bool = False,
 ) -> Recovery:
     """The newest complete state: in memory, else on disk. `what`: why it is asked for, for the text of `StateGone`.
-    `refuses_damage`: a damaged checkpoint is not passed over for an older one."""
+    `resume`: the job begins; then a damaged checkpoint is not passed over for an older one."""
     damaged = sorted({d for c in catalogues.values() for d in c.damaged}, reverse=True)
     reached = max(c.reached for c in catalogues.values())
     notes = []
-    disk = _newest_checkpoint(catalogues)
+    disk = _newest_checkpoint(catalogues, None if resume else reached)
     for (iteration, _, _), found in sorted(_by_state(catalogues).items(), reverse=True):
         if disk is not None and disk > iteration:
             break
@@ -118,7 +118,7 @@ def choose(
             source: StateSource = "live" if found.is_live else "snapshot"
             return Recovery(iteration, max(0, reached - iteration), source, found.applied, base, moves)
         notes.append(f"{len(moves.missing)} slices of iteration {iteration} are lost")
-    if refuses_damage and damaged and damaged[0][0] > (disk or 0):
+    if resume and damaged and damaged[0][0] > (disk or 0):
         raise StateGone(f"{what}; {damaged[0][1]}; remove its folder to use an older one")
     if disk is not None:
         return Recovery(disk, max(0, reached - disk), "checkpoint")
@@ -147,8 +147,8 @@ def _by_state(catalogues: Mapping[int, Catalogue]) -> dict[tuple[int, int, str],
     return found
 
 
-def _newest_checkpoint(catalogues: Mapping[int, Catalogue]) -> int | None:
-    """That all can read and nobody found damaged."""
+def _newest_checkpoint(catalogues: Mapping[int, Catalogue], limit: int | None) -> int | None:
+    """That all can read and nobody found damaged; not beyond iteration `limit`."""
     common = reduce(set.intersection, (set(c.checkpoints) for c in catalogues.values()))
     damaged = {iteration for c in catalogues.values() for iteration, _ in c.damaged}
-    return max(common - damaged, default=None)
+    return max((i for i in common - damaged if limit is None or i <= limit), default=None)

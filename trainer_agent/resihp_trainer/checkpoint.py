@@ -111,8 +111,8 @@ def complete(path: Path, held: Layout, applied: Applied, *, seed: int, dtype: to
     }
     _write_json(partial / MANIFEST, manifest)
     final = folder_of(path, applied.iteration)
-    if final.exists():  # of a history that was given up, or of an earlier run
-        shutil.rmtree(final)
+    if final.exists():  # of a history that was given up: never half deleted under its name
+        final.replace(partial.with_name(f"{partial.name}.old.partial"))
     partial.replace(final)
     _sync(path)
     for _, old in available(path)[:-keep]:

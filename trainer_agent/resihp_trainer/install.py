@@ -22,7 +22,7 @@ from resihp_trainer.join import Header, JoinRefused, StateLost, conclude
 from resihp_trainer.model import Stage, TensorParallel, WeightGradients, linear_of
 from resihp_trainer.moves import Moved, move_state
 from resihp_trainer.pipeline import Pipeline
-from resihp_trainer.recover import recover
+from resihp_trainer.recover import recover, require_fresh_folder
 from resihp_trainer.saving import Saver
 from resihp_trainer.shards import ShardSet
 from resihp_trainer.state import TrainingState
@@ -112,7 +112,7 @@ def _bring_state(
     """Settle, and build this rank's shards of the new layout: from those that hold the newest state, else from what
     copies there are, else (before the first iteration) from the seed or the checkpoint that the job resumes."""
     rank, tick = context.rank, context.page.tick
-    resumes = context.spec.checkpoints.resume
+    checkpoints = context.spec.checkpoints
     try:
         conclusion = conclude(headers, target.plan, target, context.model, state.known, nodes)
     except StateLost as lost:
@@ -120,9 +120,10 @@ def _bring_state(
     base = state.settle(rank, conclusion)
     if conclusion.moves is not None:
         return move_state(base, target, conclusion.moves, world, rank, context.dtype, tick)
-    if resumes:
-        path = context.spec.checkpoints.path
-        return recover(context, state, saver, world, target, nodes, resume=True, what=f"nothing to resume in {path}")
+    if checkpoints.resume:
+        what = f"nothing to resume in {checkpoints.path}"
+        return recover(context, state, saver, world, target, nodes, resume=True, what=what)
+    require_fresh_folder(checkpoints.path)
     fresh = ShardSet.initial(target, rank, seed=context.spec.seed, dtype=context.dtype, tick=tick)
     return Moved(fresh, 0, True)
 

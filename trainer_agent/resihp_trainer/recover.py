@@ -26,6 +26,13 @@ from resihp_trainer.state import Setback, TrainingState
 T = TypeVar("T")
 
 
+def require_fresh_folder(path: str | None) -> None:
+    """A job that begins anew does not mix its checkpoints with those of another run. Raises `StateGone`."""
+    found = available(Path(path)) if path is not None else ()
+    if found:
+        raise StateGone(f"{found[-1][1]}: a checkpoint of an earlier run; resume it, or use another folder")
+
+
 def recover(
     context: Context,
     state: TrainingState,
@@ -42,9 +49,7 @@ def recover(
     `resume`: the job begins, only checkpoints count. Raises `StateGone`, and what `Pending.wait` raises.
     """
     mine = _catalogue(context, state, saver, world)
-    found = choose(
-        exchange(world, mine, context.rank), target, context.model, node_of, what=what, refuses_damage=resume
-    )
+    found = choose(exchange(world, mine, context.rank), target, context.model, node_of, what=what, resume=resume)
     if found.source == "checkpoint":
         return _from_disk(context, state, saver, target, found)
     assert found.base is not None

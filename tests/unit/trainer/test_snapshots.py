@@ -160,10 +160,13 @@ def test_the_newest_state_wins_wherever_it_is() -> None:
 
 
 def test_a_checkpoint_counts_if_all_can_read_it_and_nobody_found_it_damaged() -> None:
-    both = {0: Catalogue(8, (), (3, 5, 7)), 1: Catalogue(8, (), (3, 5), ((5, "it5: bad"),))}
+    both = {0: Catalogue(8, (), (3, 5, 7, 90)), 1: Catalogue(8, (), (3, 5), ((5, "it5: bad"),))}
     assert choose(both, HELD, SPEC, None, what="lost").iteration == 3
+    ahead = {0: Catalogue(8, (), (3, 90))}
+    assert choose(ahead, HELD, SPEC, None, what="lost").iteration == 3  # 90 is of another run
+    assert choose(ahead, HELD, SPEC, None, what="resume", resume=True).iteration == 90
     with pytest.raises(StateGone, match="it5: bad; remove its folder"):
-        choose(both, HELD, SPEC, None, what="resume", refuses_damage=True)
+        choose(both, HELD, SPEC, None, what="resume", resume=True)
 
 
 def test_catalogues_keep_everything() -> None:
