@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from resihp_scheduler.rules.probation import standing
-from resihp_scheduler.rules.speeds import Estimate, differs, of_interval
+from resihp_scheduler.rules.speeds import MAX_ERROR, Estimate, differs, of_interval
 from resihp_scheduler.situation import Situation
 from resihp_store import IncidentRecord
 
@@ -38,8 +38,14 @@ class Aim:
     """Newcomers on probation: they stand by."""
 
 
-def aim(situation: Situation, incidents: Sequence[IncidentRecord], scores: Scores, now: datetime) -> Aim:
-    """`incidents`: all of the job."""
+def aim(
+    situation: Situation,
+    incidents: Sequence[IncidentRecord],
+    scores: Scores,
+    now: datetime,
+    refined: Mapping[int, float] | None = None,
+) -> Aim:
+    """`incidents`: all of the job. `refined`: rank -> p of slow ranks, measured under a plan that was made for them."""
     slow = open_slow(incidents)
     speeds: dict[int, float] = {}
     again: list[float] = []
@@ -49,6 +55,8 @@ def aim(situation: Situation, incidents: Sequence[IncidentRecord], scores: Score
         planned = situation.of_rank[rank].p
         if rank in slow:
             speed, wait_s = _slow(situation, slow[rank], rank, planned, scores, now)
+            if refined and planned < 1.0 and differs(planned, refined.get(rank, planned), MAX_ERROR):
+                speed = _below_one(refined[rank])
         elif planned < 1.0:
             speed, wait_s = _recovering(incidents, rank, now, notes)
         elif rank in situation.newcomers:

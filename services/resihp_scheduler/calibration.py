@@ -141,3 +141,18 @@ def _latency_s(plan: ParallelPlan, iterations: Sequence[Measured], cost: CostMod
                     if seconds.units:
                         waits.append((seconds.tp_wait_s - bytes_s) / (2 * count * len(seconds.units)))
     return max(0.0, median(waits)) if waits else cost.collective_latency_s
+
+
+def speeds_in(
+    spec: JobSpec, plan: ParallelPlan, iterations: Sequence[Measured], measured: Calibration
+) -> dict[int, float]:
+    """Rank -> p in these iterations: expected over measured computing time, the median over them."""
+    model = ModelSpec(**spec.model.model_dump())
+    lines = _lines(plan, calibrated_cost(spec, model, measured), None)
+    found = {}
+    for rank, line in lines.items():
+        rows = [m.ranks[rank] for m in iterations]
+        ratios = [sum(line.seconds(w) for w in row.units) / row.forward_s for row in rows if row.forward_s > 0.0]
+        if ratios:
+            found[rank] = median(ratios)
+    return found

@@ -17,6 +17,7 @@ from resihp_scheduler.aim import SLOW, Aim, aim, open_slow
 from resihp_scheduler.changes import Cause
 from resihp_scheduler.planning import Choice, NoPlan, in_thread
 from resihp_scheduler.question import Question, key_of
+from resihp_scheduler.refine import refine
 from resihp_scheduler.rules.breaker import Breaker, trips
 from resihp_scheduler.rules.ski_rental import Advice, Offer, weigh
 from resihp_scheduler.situation import Situation, load, ranks_text
@@ -50,6 +51,8 @@ class View:
     made: tuple[DecisionRecord, ...]
     """Newest first."""
     aim: Aim
+    is_refined: bool
+    """Speeds were measured under a plan that was made for slow devices."""
     now: datetime
 
     @property
@@ -95,12 +98,18 @@ async def view(term: Term, work: queries.Connection, job: str) -> View | None:
     if situation.open is not None or situation.finished or situation.spec.attached is not None:
         return None
     incidents, now = await queries.incidents(work, job_name=job), term.now()
+    control = await decisions.control(work, job)
+    made = await decisions.decisions(work, job, newest_first=True, limit=REMEMBERED)
+    refined = refine(situation, incidents, made, pricing.calibration_of(control), term.meter)
+    aimed = aim(situation, incidents, term.scores, now, refined.speeds)
+    again = [s for s in (aimed.again_in_s, refined.again_in_s) if s is not None]
     return View(
         situation=situation,
-        control=await decisions.control(work, job),
+        control=control,
         incidents=incidents,
-        made=await decisions.decisions(work, job, newest_first=True, limit=REMEMBERED),
-        aim=aim(situation, incidents, term.scores, now),
+        made=made,
+        aim=replace(aimed, again_in_s=min(again, default=None)),
+        is_refined=bool(refined.speeds),
         now=now,
     )
 
@@ -287,6 +296,7 @@ class _Answered:
                 "alive": sorted(self.question.alive),
                 "old_epoch": self.question.plan.epoch,
                 "horizon_s": self.question.horizon_s,
+                "refined": seen.is_refined,
             },
             key=seen.key,
             action=action,

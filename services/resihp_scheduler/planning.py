@@ -49,6 +49,8 @@ class Choice:
     """Predicted time without training."""
     stays: bool = False
     """The plan in force is the best one."""
+    is_quick: bool = False
+    """Of the fast planner, because the full one was late: worth another thought when there is time."""
 
     def to_dict(self) -> dict[str, Any]:
         values = {key: getattr(self, key) for key in self.__dataclass_fields__}

@@ -29,9 +29,11 @@ async def after_loss(term: Term, after: Situation) -> Choice | NoPlan:
         question = pricing.question_of(after, control, alive=after.alive, speeds=speeds)
         full = await term.solver.ask(question, term.settings.loss_deadline_s)
     fast = await first
-    if not isinstance(full, Choice) or isinstance(fast, NoPlan):
+    if isinstance(fast, NoPlan):
         return fast
-    return _better(fast, full)
+    if isinstance(full, Choice):
+        return _better(fast, full)
+    return replace(fast, is_quick=full is None and after.in_force is not None)
 
 
 def _better(fast: Choice, full: Choice) -> Choice:
@@ -63,7 +65,7 @@ async def record(
             "alive": sorted(after.alive),
             "old_epoch": after.in_force.epoch if after.in_force is not None else 0,
         },
-        key=key_of(after.alive, after.speeds),
+        key="" if choice.is_quick else key_of(after.alive, after.speeds),
         action="repair",
         outcome=DecisionOutcome.ACTED,
         reason=choice.reason,

@@ -135,6 +135,7 @@ class Rig:
             "lease_ttl_s": 1.0,
             "lease_renew_s": 0.1,
             "planner": "thread",
+            "loss_deadline_s": 20.0,
             "report_flush_s": 0.02,
             **changes,
         }
