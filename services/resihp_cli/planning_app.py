@@ -21,6 +21,13 @@ def whatif(
     job_file: JobFile = None,
     kill: Kill = None,
     slow: Slow = None,
+    slow_link: Annotated[
+        list[str] | None,
+        typer.Option("--slow-link", metavar="RANKxF", help="This device's way out has F of its bandwidth: 7x0.1."),
+    ] = None,
+    any_schedule: Annotated[
+        bool, typer.Option("--any-schedule", help="The plan may change the schedule, too, even to a split backward.")
+    ] = False,
     plan: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Start from this plan.")] = None,
     horizon: Annotated[float, typer.Option(min=1.0, help="Seconds for which the gain counts.")] = 1800.0,
     rebuild: Annotated[float, typer.Option(min=0.0, help="Seconds to rebuild process groups.")] = 2.0,
@@ -33,8 +40,8 @@ def whatif(
 
     raise typer.Exit(
         run_whatif(
-            job_file, kill or [], slow or [], plan_file=plan, horizon_s=horizon, rebuild_s=rebuild, as_json=json,
-            url=url, job=job,
+            job_file, kill or [], slow or [], slow_link=slow_link or [], any_schedule=any_schedule, plan_file=plan,
+            horizon_s=horizon, rebuild_s=rebuild, as_json=json, url=url, job=job,
         )
     )  # fmt: skip
 
@@ -69,6 +76,9 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0, help="Of generated faults.")] = 0,
     json: Json = False,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write throughput over time.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="FILE", help="Draw it, as .png, .svg or .pdf (extra `plot`).")
+    ] = None,
 ) -> None:
     """Simulate a job over days or months of faults and repairs, under several policies."""
     from resihp_cli.commands.forecast import run_simulate
@@ -76,7 +86,7 @@ def simulate(
     raise typer.Exit(
         run_simulate(
             model, cluster, faults, policy, days=days, start_day=start_day, micro_batches=micro_batches,
-            tokens=tokens, seed=seed, as_json=json, csv_file=csv,
+            tokens=tokens, seed=seed, as_json=json, csv_file=csv, picture=picture,
         )
     )  # fmt: skip
 

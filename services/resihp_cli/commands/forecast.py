@@ -13,6 +13,7 @@ from rich.table import Table
 
 from resihp_cli import job_file
 from resihp_cli.errors import CliError
+from resihp_cli.view.picture import Curve, draw
 from resihp_plan import Cluster, CostModel, Device, MemoryModel, ModelSpec, Workload
 from resihp_plan.planner import Infeasible
 from resihp_plan.planner.choose import Chosen, choose_initial
@@ -102,6 +103,7 @@ def run_simulate(
     seed: int,
     as_json: bool,
     csv_file: Path | None,
+    picture: Path | None,
 ) -> int:
     """Raises `CliError` for unknown policies and unreadable traces."""
     chosen = [_policy(name.strip()) for name in policies.split(",") if name.strip()]
@@ -117,6 +119,9 @@ def run_simulate(
             found.append(live(policy, arena, shape[0].step_s, happened, days * 86_400, progress=step))
     if csv_file is not None:
         _write(csv_file, found)
+    if picture is not None:
+        curves = [Curve(f.policy, [(s.start_s, s.stop_s, s.throughput) for s in f.segments]) for f in found]
+        draw(picture, curves, f"{model} on {cluster}, {len(happened)} faults in {days:g} days (simulated)")
     if as_json:
         print(
             json.dumps(

@@ -17,7 +17,7 @@ from resihp_cli.commands.running import run as run_loop
 from resihp_cli.errors import CliError
 from resihp_gateway.wording import size
 from resihp_messages import JobSpec
-from resihp_plan import Cluster, CostModel, Device, InvalidPlan, ModelSpec, ParallelPlan, Workload, validate
+from resihp_plan import Cluster, CostModel, Device, InvalidPlan, ModelSpec, ParallelPlan, Schedule, Workload, validate
 from resihp_plan.planner import Infeasible, Price, plan_initial
 from resihp_plan.planner.whatif import WhatIf, what_if
 
@@ -27,6 +27,8 @@ def run_whatif(
     kill: Sequence[int],
     slow: Sequence[str],
     *,
+    slow_link: Sequence[str] = (),
+    any_schedule: bool = False,
     plan_file: Path | None,
     horizon_s: float,
     rebuild_s: float,
@@ -35,7 +37,8 @@ def run_whatif(
     job: str | None,
 ) -> int:
     """Raises `CliError` for faults that do not fit the job."""
-    faults = parse_faults(kill, slow)
+    links = {r: f for text in slow_link for r, f in [_ratio(text, "--slow-link")]}
+    faults = parse_faults(kill, slow, required=not links)
     if file is not None:
         spec, plan, cluster = job_file.load(file), None, None
     else:
@@ -59,6 +62,8 @@ def run_whatif(
             workload,
             clock=time.monotonic,
             cost=cost,
+            links=links,
+            schedules=tuple(Schedule) if any_schedule else None,
             price=Price(horizon_s=horizon_s, rebuild_s=rebuild_s),
         )
     except InvalidPlan as error:
@@ -72,21 +77,25 @@ def run_whatif(
     return 0
 
 
-def parse_faults(kill: Sequence[int], slow: Sequence[str]) -> dict[int, float]:
+def parse_faults(kill: Sequence[int], slow: Sequence[str], *, required: bool = True) -> dict[int, float]:
     """Rank -> p. Raises `CliError` for text that is not RANKxP with P between 0 and 1."""
     faults = dict.fromkeys(kill, 0.0)
-    for text in slow:
-        rank, _, p = text.partition("x")
-        try:
-            speed = float(p)
-            if not 0.0 < speed <= 1.0 or int(rank) < 0:
-                raise ValueError
-        except ValueError as error:
-            raise CliError(f"--slow {text!r}: expected RANKxP with 0 < P <= 1, such as 7x0.5") from error
-        faults[int(rank)] = speed
-    if not faults:
-        raise CliError("no fault given: use --kill RANK or --slow RANKxP")
+    faults.update(_ratio(text, "--slow") for text in slow)
+    if not faults and required:
+        raise CliError("no fault given: use --kill RANK, --slow RANKxP or --slow-link RANKxF")
     return faults
+
+
+def _ratio(text: str, option: str) -> tuple[int, float]:
+    rank, _, ratio = text.partition("x")
+    try:
+        found = int(rank), float(ratio)
+        if not 0.0 < found[1] <= 1.0 or found[0] < 0:
+            raise ValueError
+    except ValueError as error:
+        letter = "F" if option == "--slow-link" else "P"
+        raise CliError(f"{option} {text!r}: expected RANKx{letter} with 0 < {letter} <= 1, such as 7x0.5") from error
+    return found
 
 
 async def _live(url: str, job: str | None) -> tuple[JobSpec, ParallelPlan | None, Cluster | None]:

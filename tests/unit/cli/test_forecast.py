@@ -13,6 +13,7 @@ from resihp_cli.app import app
 from resihp_cli.commands.forecast import cluster_of, model_of
 from resihp_cli.commands.whatif import parse_faults
 from resihp_cli.errors import CliError
+from resihp_cli.view.picture import Curve, draw
 
 JOB = 'name = "asked"\niterations = 5\n'
 
@@ -40,6 +41,22 @@ def test_whatif_prints_for_people(job_file: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "nobody acts" in done.output
     assert "best plan:" in done.output
+
+
+def test_whatif_knows_slow_links_and_other_schedules(job_file: Path) -> None:
+    options = ["--slow-link", "5x0.01", "--json"]
+    done = CliRunner().invoke(app, ["whatif", str(job_file), *options])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output)
+    assert told["do_nothing_tokens_per_s"] < 0.99 * told["now_tokens_per_s"]
+    assert told["decision"]["plan"]["schedule"] == "1f1b"
+    free = CliRunner().invoke(app, ["whatif", str(job_file), "--slow", "5x0.5", "--any-schedule", "--json"])
+    assert free.exit_code == 0, free.output
+    same = CliRunner().invoke(app, ["whatif", str(job_file), "--slow", "5x0.5", "--json"])
+    assert json.loads(free.output)["best_tokens_per_s"] >= json.loads(same.output)["best_tokens_per_s"]
+    bad = CliRunner().invoke(app, ["whatif", str(job_file), "--slow-link", "5x7"])
+    assert isinstance(bad.exception, CliError)
+    assert "expected RANKxF" in str(bad.exception)
 
 
 @pytest.mark.parametrize("text", ["5", "5x", "x0.5", "5x1.5", "5x0", "-1x0.5", "5xfast"])
@@ -73,3 +90,13 @@ def test_plan_init_and_simulate(tmp_path: Path) -> None:
     assert 0.5 < goodput["static"] < goodput["resihp"] < 1.0
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert {r["policy"] for r in rows} == {"static", "resihp"}
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    curves = [Curve("a", [(0.0, 86_400.0, 1.0), (86_400.0, 172_800.0, 0.5)]), Curve("b", [(0.0, 172_800.0, 0.25)])]
+    assert [c.goodput for c in curves] == [0.75, 0.25]
+    draw(tmp_path / "out.svg", curves, "two runs")
+    assert "<svg" in (tmp_path / "out.svg").read_text()
+    with pytest.raises(CliError, match="--picture"):
+        draw(tmp_path / "none" / "out.svg", curves, "nowhere")
