@@ -19,7 +19,7 @@ def describe_change(old: ParallelPlan, new: ParallelPlan) -> str:
 
     Replicas of the two plans are matched by the ranks that they share, so a dropped one does not rename the others.
     """
-    matched = _match(old, new)
+    matched = match_replicas(old, new)
     parts: list[str] = []
     for a, replica in enumerate(old.replicas):
         if a in matched:
@@ -77,7 +77,7 @@ def _stage_changes(name: str, old: StagePlan, new: StagePlan) -> Iterator[str]:
         yield f"{name} weights {_plus(old.weights, ':')} -> {_plus(new.weights, ':')}"
 
 
-def _match(old: ParallelPlan, new: ParallelPlan) -> Mapping[int, int]:
+def match_replicas(old: ParallelPlan, new: ParallelPlan) -> Mapping[int, int]:
     """Index in `old` -> index in `new`, by most common ranks; each at most once."""
     common: Counter[tuple[int, int]] = Counter()
     for rank in old.active:
