@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from typing import Any
 
@@ -85,13 +86,15 @@ async def test_an_uncertain_speed_is_averaged_first(rig: Rig) -> None:
         await rig.running(**LONG)
         await declare_slow(rig.bus, 5, 0.62, error=0.3)
         await wait_for(lambda: _incident_count(rig, 1), rig.patience_s)
-        iteration = 35
-        async with rig.store.read() as connection:
-            while not (rows := await decisions.decisions(connection, "demo")) and iteration < 135:
-                await score(rig.bus, 5, 0.5, iteration=iteration)  # one per iteration, as the detector does
-                iteration += 1
-                await asyncio.sleep(0.03)
-        (decision,) = rows
+        numbers = itertools.count(35)
+
+        async def decided() -> bool:
+            await score(rig.bus, 5, 0.5, iteration=next(numbers))  # one per iteration, as the detector does
+            async with rig.store.read() as connection:
+                return bool(await decisions.decisions(connection, "demo"))
+
+        await wait_for(decided, rig.patience_s)
+        (decision,) = await weighed(rig, 1)
         assert decision.question["speeds"]["5"] == pytest.approx(0.5)
 
 
