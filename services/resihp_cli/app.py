@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from resihp_cli import govern_app, planning_app
+from resihp_cli import govern_app, operator_app, planning_app
 
 app = typer.Typer(
     name="resihp",
@@ -26,6 +26,7 @@ model_app = typer.Typer(no_args_is_help=True, help="Trained models as files that
 app.add_typer(model_app, name="model")
 planning_app.register(app, plan_app)
 govern_app.register(app)
+operator_app.register(app)
 
 Url = Annotated[str | None, typer.Option("--url", help="Gateway. Default: the newest local run.", metavar="URL")]
 Job = Annotated[str | None, typer.Option("--job", help="Job. Default: the only (or newest) one.")]
@@ -211,6 +212,7 @@ def events(
 def history(
     reconfiguration: Annotated[str | None, typer.Argument(metavar="[ID]", help="One change, in detail.")] = None,
     json: Json = False,
+    format: Annotated[str, typer.Option("--format", help="table, json, csv or markdown.")] = "table",
     job: Job = None,
     run: Run = None,
     db: Db = None,
@@ -218,7 +220,7 @@ def history(
     """Show every incident and change of plan: cause, plans, alternatives, phases. Works after the run too."""
     from resihp_cli.commands.history import run_history
 
-    raise typer.Exit(run_history(reconfiguration, as_json=json, job=job, run=run, database=db))
+    raise typer.Exit(run_history(reconfiguration, form="json" if json else format, job=job, run=run, database=db))
 
 
 @inject_app.command("kill", epilog="Example: resihp inject kill 3")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -30,7 +31,11 @@ from resihp_messages import JobSpec
 PREFIX = "/api/v1"
 SILENCE_S = 12.0
 """The gateway sends a comment more often than this; a longer silence means that the stream is dead."""
+TOKEN_VARIABLE = "RESIHP_TOKEN"
+"""A bearer token for gateways that ask for one."""
+PAGE = 1000
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 
 class GatewayClient:
@@ -38,7 +43,11 @@ class GatewayClient:
 
     def __init__(self, url: str, *, timeout_s: float = 10.0, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.url = url.rstrip("/")
-        self._http = httpx.AsyncClient(base_url=self.url, timeout=timeout_s, transport=transport, trust_env=False)
+        token = os.environ.get(TOKEN_VARIABLE)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.AsyncClient(
+            base_url=self.url, timeout=timeout_s, transport=transport, trust_env=False, headers=headers
+        )
 
     async def __aenter__(self) -> GatewayClient:
         return self
@@ -56,10 +65,12 @@ class GatewayClient:
         return await self._get(f"/jobs/{job}/devices", TypeAdapter(list[DeviceView]))
 
     async def incidents(self, job: str) -> list[IncidentView]:
-        return await self._get("/incidents", TypeAdapter(list[IncidentView]), job=job)
+        """All of them, oldest first."""
+        return await self._all("/incidents", TypeAdapter(list[IncidentView]), job=job)
 
     async def reconfigurations(self, job: str) -> list[ReconfigurationView]:
-        return await self._get("/reconfigurations", TypeAdapter(list[ReconfigurationView]), job=job)
+        """All of them, oldest first."""
+        return await self._all("/reconfigurations", TypeAdapter(list[ReconfigurationView]), job=job)
 
     async def plans(self, job: str) -> list[PlanView]:
         return await self._get("/plans", TypeAdapter(list[PlanView]), job=job)
@@ -140,6 +151,33 @@ class GatewayClient:
                 if not reconnect:
                     raise
             await asyncio.sleep(0.2)
+
+    async def facts(self, job: str) -> AsyncGenerator[tuple[str, Any], None]:
+        """The dashboard's stream: (name, value) of each fact, all at first, then each when it changes. Ends when the
+        stream breaks: everything comes anew on the next one. Raises `CliError`."""
+        timeout = httpx.Timeout(5.0, read=SILENCE_S)
+        try:
+            async with self._http.stream("GET", f"{PREFIX}/live", params={"job": job}, timeout=timeout) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    raise _refusal(response)
+                name = ""
+                async for line in response.aiter_lines():
+                    if line.startswith("event: "):
+                        name = line.removeprefix("event: ")
+                    elif line.startswith("data: "):
+                        yield name, json.loads(line.removeprefix("data: "))
+        except httpx.HTTPError as error:
+            raise _Busy(f"gateway {self.url} cannot be reached: {_reason(error)}") from error
+
+    async def _all(self, path: str, answer: TypeAdapter[list[M]], **parameters: Any) -> list[M]:
+        """A whole list, page by page."""
+        response = await self._call("GET", path, params={**parameters, "limit": PAGE})
+        found = answer.validate_json(response.content)
+        while (link := response.links.get("next")) is not None:
+            response = await self._call("GET", link["url"].removeprefix(PREFIX))
+            found += answer.validate_json(response.content)
+        return found
 
     async def _get(self, path: str, answer: TypeAdapter[T], **parameters: Any) -> T:
         response = await self._call("GET", path, params=parameters)

@@ -10,19 +10,25 @@ from rich.console import Console
 from resihp_cli.commands.running import run as run_loop
 from resihp_cli.commands.stored import database_url, reading
 from resihp_cli.errors import CliError
+from resihp_cli.view.export import as_csv, as_markdown
 from resihp_cli.view.tables import PHASES, cause, history_table
 from resihp_gateway.models import IncidentView, PlanView, ReconfigurationView
 from resihp_gateway.wording import milliseconds, size
 from resihp_store import queries
 
+FORMATS = ("table", "json", "csv", "markdown")
+
 
 def run_history(
-    reconfiguration: str | None, *, as_json: bool, job: str | None, run: str | None, database: str | None
+    reconfiguration: str | None, *, form: str, job: str | None, run: str | None, database: str | None
 ) -> int:
-    return run_loop(_history(database_url(database, run), reconfiguration, as_json, job))
+    """`form` is one of `FORMATS`."""
+    if form not in FORMATS:
+        raise CliError(f"--format {form!r}: expected one of {', '.join(FORMATS)}")
+    return run_loop(_history(database_url(database, run), reconfiguration, form, job))
 
 
-async def _history(url: str, wanted: str | None, as_json: bool, job: str | None) -> int:
+async def _history(url: str, wanted: str | None, form: str, job: str | None) -> int:
     async with reading(url) as connection:
         incidents = [IncidentView.model_validate(r) for r in await queries.incidents(connection, job_name=job)]
         changes = [
@@ -36,8 +42,11 @@ async def _history(url: str, wanted: str | None, as_json: bool, job: str | None)
             raise CliError(f"{len(changes)} changes begin with {wanted!r}; see `resihp history`")
         kept = {r.incident_id for r in changes}
         incidents = [i for i in incidents if i.id in kept]
-    if as_json:
+    if form == "json":
         print(json.dumps(_document(incidents, changes, plans), indent=2))
+        return 0
+    if form != "table":
+        print((as_csv if form == "csv" else as_markdown)(changes, incidents), end="")
         return 0
     console = Console(highlight=False)
     if not changes and not incidents:

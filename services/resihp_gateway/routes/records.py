@@ -10,8 +10,10 @@ from resihp_gateway import detail
 from resihp_gateway.audit import NAMES, trail
 from resihp_gateway.context import GatewayDep
 from resihp_gateway.cursor import MAX_LIMIT, PageDep, link_next
+from resihp_gateway.drawing import plans_svg
 from resihp_gateway.models import AuditView, EventView, IncidentView, ReconfigurationDetail, ReconfigurationView
 from resihp_gateway.problems import READ_PROBLEMS, ApiError
+from resihp_plan.plan import ParallelPlan
 from resihp_store import history, queries
 
 router = APIRouter(tags=["history"], responses=READ_PROBLEMS)
@@ -84,6 +86,21 @@ async def read_reconfiguration(reconfiguration_id: Id, gateway: GatewayDep) -> R
         if record is None:
             raise ApiError(404, f"there is no reconfiguration {reconfiguration_id!r}")
         return await detail.load(connection, record)
+
+
+@router.get(
+    "/reconfigurations/{reconfiguration_id}/plans.svg",
+    response_class=Response,
+    responses={200: {"content": {"image/svg+xml": {"schema": {"type": "string"}}}}},
+)
+async def draw_plans(reconfiguration_id: Id, gateway: GatewayDep) -> Response:
+    """Old plan above new plan, as a picture. 409 if the new plan is not stored."""
+    change = await read_reconfiguration(reconfiguration_id, gateway)
+    if change.new_plan is None:
+        raise ApiError(409, f"the plan of epoch {change.new_epoch} is not stored")
+    old = ParallelPlan.from_dict(change.old_plan.plan) if change.old_plan else None
+    picture = plans_svg(old, ParallelPlan.from_dict(change.new_plan.plan), change.difference)
+    return Response(picture, media_type="image/svg+xml")
 
 
 BeforeSequence = Annotated[

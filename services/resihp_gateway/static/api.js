@@ -33,6 +33,12 @@ export async function page(path) {
   return { rows: await response.json(), next: link?.[1] ?? null };
 }
 
+export async function picture(path) {
+  const response = await fetch(path, { headers: headers() });
+  if (!response.ok) throw await problem(response);
+  return response.text();
+}
+
 export const get = async (path) => (await page(path)).rows;
 
 export async function post(path, body) {

@@ -1,9 +1,8 @@
 // One change of plan in full: trigger and evidence, both plans, phases, proof, prediction, cost, alternatives.
 
 import { html, useEffect, useState } from "./vendor/htm-preact-standalone.module.js";
-import { get } from "./api.js";
+import { get, picture } from "./api.js";
 import { cause } from "./changes.js";
-import { PlanDiff } from "./plandiff.js";
 import { PHASES, arrows, PHASE_WORDS, PROOF_WORDS, CHANGE_WORDS, SIGNS, moment, rate, seconds, signed, size } from "./words.js";
 
 /** `version` changes when the record may have changed. */
@@ -35,7 +34,7 @@ export function ChangePage({ id, known, version }) {
     </section>
     <section class="card" aria-labelledby="plans-title">
       <header><h2 id="plans-title">Plans</h2><p class="hint">${change.old_digest.slice(0, 8) || "none"} → ${change.new_digest.slice(0, 8)}</p></header>
-      <${PlanDiff} before=${change.old_plan?.plan} after=${change.new_plan?.plan} words=${change.difference} />
+      <${PlanDiff} id=${id} version=${change.status} />
     </section>
     <div class="two">
       <section class="card" aria-labelledby="phases-title">
@@ -69,6 +68,19 @@ export function ChangePage({ id, known, version }) {
     </div>
     <p class="hint foot"><a href="/api/v1/reconfigurations/${change.id}" target="_blank" rel="noopener">This change as JSON</a> · <code>resihp report ${change.id.slice(0, 8)}</code></p>
   </article>`;
+}
+
+/** Drawn by the gateway (the same picture is in reports); its texts are escaped there. */
+function PlanDiff({ id, version }) {
+  const [drawn, setDrawn] = useState("");
+  const [error, setError] = useState("");
+  useEffect(() => {
+    picture(`/api/v1/reconfigurations/${id}/plans.svg`).then((svg) => (setDrawn(svg), setError("")), (e) => setError(e.message));
+  }, [id, version]);
+  return html`<figure class="diff">
+    ${error ? html`<p class="empty">${error}</p>` : html`<div dangerouslySetInnerHTML=${{ __html: drawn }}></div>`}
+    <figcaption>Width: layers. Height: devices of the tensor-parallel group; a dropped share is dashed.</figcaption>
+  </figure>`;
 }
 
 const Figure = ({ name, value, hint }) => html`<div title=${hint}><dt>${name}</dt><dd>${value}</dd></div>`;

@@ -37,6 +37,8 @@ COMMANDS = {
     "protect",
     "resume",
     "decisions",
+    "top",
+    "report",
 }
 
 
