@@ -133,14 +133,20 @@ class JobHealth:
 
 
 def rows_of(report: IterationReport) -> Iterator[Row]:
-    """The columns of a report, rank by rank. While a rank announces a checkpoint, its seconds count as missing."""
+    """The columns of a report, rank by rank. While a rank announces a checkpoint, its seconds count as missing.
+
+    Jobs that do not tell forward from backward have half of their seconds in each.
+    """
     units, probes, prints = report.unit_tokens, report.probe_s, report.fingerprints
     for i, rank in enumerate(report.ranks):
         is_announced = bool(report.phases_s) and "checkpoint" in report.phases_s[i]
+        forward_s, backward_s = report.forward_s[i], report.backward_s[i]
+        if not (forward_s and backward_s):
+            forward_s = backward_s = 0.5 * (forward_s + backward_s)
         yield Row(
             rank,
-            0.0 if is_announced else report.forward_s[i],
-            0.0 if is_announced else report.backward_s[i],
+            0.0 if is_announced else forward_s,
+            0.0 if is_announced else backward_s,
             len(units[i]) if units else 1,
             report.tokens[i],
             report.sum_sq_len[i],
