@@ -127,6 +127,15 @@ class Rig:
         await wait_for(lambda: len(found()) >= count, self.patience_s, what=f"{count} {kind.schema_name}")
         return found()
 
+    async def logged(self, message_id: str) -> None:
+        """Wait until the scheduler has handled this event."""
+
+        async def found() -> bool:
+            async with self.store.read() as connection:
+                return message_id in [e.message_id for e in await queries.events(connection)]
+
+        await wait_for(found, self.patience_s, what=f"event {message_id}")
+
     @asynccontextmanager
     async def scheduler(self, **changes: Any) -> AsyncIterator[Service[SchedulerSettings]]:
         """A running scheduler that is ready (leader or not)."""
