@@ -38,7 +38,8 @@ def render(document: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             f"{document['run']} sequences, {document['plans']} plans in use, {document['deaths']} deaths, "
-            f"{document['iterations_made_again']} iterations made again after a roll-back: {failed}. Largest "
+            f"{document['iterations_made_again']} iterations made again after a roll-back, "
+            f"{document['skipped_events']} scripted events for which the job ended too early: {failed}. Largest "
             f"difference from the undisturbed run {worst} (limit {document['limit']:g}); {document['samples_once']} of "
             f"{document['samples_expected']} samples used exactly once. A sequence hangs, and fails, after 60 s "
             "without any news, or after 150 s.",

@@ -95,6 +95,7 @@ def run_trial(trial: SystemTrial, number: int, dtype: str) -> dict[str, Any]:
         "epochs": len(document.get("epochs", [])),
         "deaths": 2,
         "lost_iterations": 0,
+        "skipped": 0,
         "error": failures or error,
         "holds": not error and not failures and bool(document.get("holds")),
     }

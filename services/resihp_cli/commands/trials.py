@@ -76,7 +76,8 @@ def told(line: dict[str, Any]) -> str:
     difference = "nothing to compare" if line["max_abs_diff"] is None else f"difference {line['max_abs_diff']:.2g}"
     samples = f"{line['samples_once']} of {line['samples_expected']} samples once"
     back = f"; {line['lost_iterations']} iterations made again" if line["lost_iterations"] else ""
-    text = f"{head}\n     {difference}; {samples}; {line['epochs']} plans{back}; {line['seconds']:.1f} s"
+    late = f"; {line['skipped']} events came too late" if line["skipped"] else ""
+    text = f"{head}\n     {difference}; {samples}; {line['epochs']} plans{back}{late}; {line['seconds']:.1f} s"
     if line["holds"]:
         return text
     replicas = "" if line["replicas_equal"] else "; replicas differ"
@@ -100,6 +101,7 @@ def summary(done: list[dict[str, Any]], *, seed: int, dtype: str, limit: float, 
         "samples_once": sum(line["samples_once"] for line in done),
         "plans": sum(line["epochs"] for line in done),
         "deaths": sum(line["deaths"] for line in done),
+        "skipped_events": sum(line["skipped"] for line in done),
         "iterations_made_again": sum(line["lost_iterations"] for line in done),
         "seconds": sum(line["seconds"] for line in done),
         "through": "workers, zygote and store, agents and scheduler played, unless the script says: whole system",

@@ -20,6 +20,7 @@ def sequence(index: int, **changes: Any) -> dict[str, Any]:
         "epochs": 3,
         "deaths": 1,
         "lost_iterations": 0,
+        "skipped": 0,
         "error": "",
         "holds": True,
         **changes,

@@ -43,6 +43,8 @@ class Outcome:
     deaths: int
     lost_iterations: int
     """Committed ones that were given up for a snapshot, and made again."""
+    skipped: int
+    """Deaths and changes of the script for which the job ended too early."""
     error: str
 
     def holds(self, limit: float) -> bool:
@@ -105,6 +107,7 @@ def run_script(zygote: ZygoteClient, store: str, script: Script, dtype: str, out
         epochs=len({f.epoch for _, f in job.all(PlanInstalled)}) if job else 0,
         deaths=len(sequence.deaths) if sequence else 0,
         lost_iterations=_given_up(job) if job else 0,
+        skipped=sequence.skipped if sequence else 0,
         error=error,
     )
 

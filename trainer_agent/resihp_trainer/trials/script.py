@@ -23,8 +23,10 @@ GAPS = (2, 3)
 """Iterations between two events."""
 COPIED_AFTER = 6
 """Further iterations before a loss that takes the last holder of a slice: the layout's first snapshot is done then."""
-TAIL = 3
+TAIL = 4
 """Iterations after the last gap: a change is delivered when an iteration is committed, and comes into use later."""
+RETURN_TAKES = 4
+"""Further iterations after the start of a replacement: a process begins, and says hello, before its plan is made."""
 
 
 class Strike(StrEnum):
@@ -123,6 +125,7 @@ def random_script(seed: int, index: int) -> Script:
     for _ in range(rng.randint(*NUM_EVENTS)):
         events.append(world.next_event(iteration))
         iteration = events[-1].iteration + rng.randint(*GAPS)
+        iteration += RETURN_TAKES if isinstance(events[-1], Rejoin) else 0
     return Script(seed, index, world.num_ranks, iteration + TAIL, tuple(events))
 
 
