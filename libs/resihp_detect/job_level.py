@@ -1,4 +1,4 @@
-"""All detectors of one job, over its epochs: slow devices, devices that stand by, corrupted state.
+"""All detectors of one job, over its epochs: slow devices and TP groups, devices that stand by, corrupted state.
 
 Fed with what each rank reports of each iteration, in the order of the report stream; so two detectors that read the
 same stream say the same, and one that was restarted from a snapshot goes on where it was.
@@ -17,6 +17,7 @@ from resihp_detect.device_level import DeviceLevel, DeviceMemory
 from resihp_detect.fingerprints import Divergence, Fingerprints
 from resihp_detect.probe_level import GROUP as STANDBY
 from resihp_detect.probe_level import ProbeLevel
+from resihp_detect.tp_links import TpLinks
 from resihp_detect.verdict import Verdict, VerdictKind
 from resihp_detect.work import Share, peer_groups, shares
 from resihp_plan import ModelSpec, ParallelPlan, gradient_buckets
@@ -40,6 +41,8 @@ class Row:
     probe_s: float = 0.0
     """0: not probed."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
+    tp_wait_s: float = 0.0
+    """Waited in collectives of its TP group; 0: not known."""
 
 
 class JobLevel:
@@ -85,6 +88,8 @@ class JobLevel:
             self.level = self._successor(old, groups)
             self._assembly = Assembly(self.level.roster, num_directions=2)
         owners = {rank for b in gradient_buckets(plan, self.model) if b.is_shared for rank in b.owners}
+        mine = {int(name) for names in groups.values() for name in names}
+        self._links = TpLinks.of(plan, self._shares, mine, self.config)
         self._state = Fingerprints(len(owners)) if self._is_mine(STATE) and owners else None
         for rank in plan.active:
             self.probes.leave(str(rank))
@@ -116,6 +121,8 @@ class JobLevel:
                     (row.forward_s, row.backward_s),
                     share.work(row.num_units, row.tokens, row.sum_sq_len),
                 )
+                if self._links is not None:
+                    self._links.note(iteration, row.rank, row.tp_wait_s, row.tokens)
                 frames += self._assembly.add(record)
             if row.probe_s > 0 and share is not None and self._is_mine(STANDBY):
                 self.probes.learn(str(row.rank), row.probe_s, p=self._p(str(row.rank)))
@@ -129,7 +136,8 @@ class JobLevel:
         assert self.level is not None  # frames come from its assembly
         self.judged = max(self.judged, frame.iteration)
         found = self.level.observe(frame.iteration, frame.seconds, frame.work)
-        return (*self.level.suspicions(frame.iteration), *found)
+        links = self._links.judge(frame.iteration) if self._links is not None else ()
+        return (*self.level.suspicions(frame.iteration), *found, *links)
 
     def _observe_standby(self, iteration: int, row: Row) -> tuple[Verdict, ...]:
         name = str(row.rank)
@@ -186,6 +194,7 @@ class JobLevel:
             "level": self.level.snapshot() if self.level is not None else None,
             "assembly": self._assembly.snapshot() if self._assembly is not None else None,
             "state": self._state.snapshot() if self._state is not None else None,
+            "links": self._links.snapshot() if self._links is not None else None,
             "probes": self.probes.snapshot(),
             "memory": {name: known.as_list() for name, known in self._memory.items()},
             "judged": self.judged,
@@ -203,7 +212,10 @@ class JobLevel:
     ) -> JobLevel:
         """Go on from a snapshot. Raises ValueError if it is of other groups or thresholds."""
         job = cls(ParallelPlan.from_dict(state["plan"]), model, config, is_mine=is_mine)
-        for part, key in ((job.level, "level"), (job._assembly, "assembly"), (job._state, "state")):
+        parts = (
+            (job.level, "level"), (job._assembly, "assembly"), (job._state, "state"), (job._links, "links"),
+        )  # fmt: skip
+        for part, key in parts:
             if (part is None) != (state[key] is None):
                 raise ValueError(f"the snapshot was taken by a detector with another share of the work ({key})")
             if part is not None:

@@ -93,11 +93,9 @@ class JobHealth:
         if device is None:
             return ""
         match verdict.kind:
-            case VerdictKind.DEVICE_SUSPECTED:
+            case VerdictKind.DEVICE_SUSPECTED | VerdictKind.DEVICE_SLOW | VerdictKind.LINK_SLOW:
                 self._incidents[device] = incident_id(verdict, scene)
-            case VerdictKind.DEVICE_SLOW:
-                self._incidents[device] = incident_id(verdict, scene)
-            case VerdictKind.DEVICE_RECOVERED:
+            case VerdictKind.DEVICE_RECOVERED | VerdictKind.LINK_RECOVERED:
                 return self._incidents.pop(device, "")
             case _:
                 return ""
@@ -152,4 +150,5 @@ def rows_of(report: IterationReport) -> Iterator[Row]:
             report.sum_sq_len[i],
             probes[i] if probes else 0.0,
             prints[i] if prints else {},
+            0.0 if report.virtual_clock else report.tp_wait_s[i],  # transfers are not on the virtual clock
         )

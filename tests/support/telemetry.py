@@ -27,6 +27,8 @@ class PlayedJob:
     ranks_per_node: int = 4
     virtual_clock: bool = True
     speed: dict[int, float] = field(default_factory=dict)
+    links: dict[int, float] = field(default_factory=dict)
+    """Rank -> by how much the transfers of its TP group take longer."""
     digests: dict[int, str] = field(default_factory=dict)
     """Rank -> what it says of every bucket that it shares; missing: what all say."""
     iteration: int = 0
@@ -128,7 +130,7 @@ class PlayedJob:
             step_s=(0.4,) * len(ranks),
             forward_s=tuple(rows[rank]["forward_s"] for rank in ranks),  # type: ignore[misc]
             backward_s=tuple(rows[rank]["backward_s"] for rank in ranks),  # type: ignore[misc]
-            tp_wait_s=zeros,
+            tp_wait_s=tuple(self._tp_wait_s(rank, works[rank]) for rank in ranks),
             pp_wait_s=zeros,
             dp_wait_s=zeros,
             tokens=tuple(sum(w.tokens for w in works[rank]) for rank in ranks),
@@ -144,6 +146,21 @@ class PlayedJob:
             virtual_clock=self.virtual_clock,
             reconfiguration_id=self.reconfiguration_id,
         )
+
+    def _tp_wait_s(self, rank: int, works: list[MicroBatchWork]) -> float:
+        """The last to arrive waits for the transfer alone; the others wait for it, too."""
+        position = self.plan.position(rank)
+        if position is None:
+            return 0.0
+        replica, s, member = position
+        stage = self.plan.replicas[replica].stages[s]
+        if len(stage.ranks) == 1:
+            return 0.0
+        layers = stage.layer_stop - stage.layer_start
+        transfer_s = layers * (1e-4 * len(works) + 1e-7 * sum(w.tokens for w in works)) * self.links.get(rank, 1.0)
+        late = np.random.default_rng([self.seed, self.iteration, replica, s]).integers(len(stage.ranks))
+        idle_s = 0.0 if member == late else float(self._rng.exponential(5.0 * transfer_s))
+        return transfer_s * self._scatter() + idle_s
 
     def _fingerprints(self, rank: int) -> dict[str, str]:
         position = self.plan.position(rank)

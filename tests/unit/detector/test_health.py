@@ -220,6 +220,22 @@ def test_partitions_share_the_groups_and_say_together_what_one_would() -> None:
     assert sorted(ranks) == [(0, 1, 4, 5), (2, 3, 6, 7)]
 
 
+def test_a_slow_tp_group_is_named_although_its_members_wait_for_each_other() -> None:
+    run = Run(PlayedJob(demo_plan(), virtual_clock=False))
+    run.go_on(40)
+    run.job.links = {2: 2.0, 3: 2.0}
+    run.go_on(10)
+    state = msgpack.unpackb(msgpack.packb(run.health.snapshot()), strict_map_key=False)
+    run.health = JobHealth.restored("demo", state, CONFIG, lambda job, group: True)
+    run.job.links = {}
+    run.go_on(15)
+    assert run.events() == [("link_slow", (2, 3)), ("link_recovered", (2, 3))]
+    slow, recovered = run.said
+    assert slow.body.evidence["link"] == "tp/2-3"
+    assert slow.body.verdict.p == pytest.approx(0.5, rel=0.15)
+    assert slow.correlation_id == recovered.correlation_id
+
+
 def test_corrupted_state_is_reported_once_with_the_pair_or_the_culprit() -> None:
     run = Run(PlayedJob(demo_plan()))
     run.go_on(10)
