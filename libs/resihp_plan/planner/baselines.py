@@ -143,10 +143,11 @@ def exchanging(
         return
     counts = _even(space.workload.num_micro_batches, len(groups))
     for layers in _common_layers(space, groups, tuned):
-        pipelines = tuple(_filled(groups, a) for a in range(len(groups)))
-        shape = Shape(pipelines, (layers,) * len(groups), tuple(counts), space.schedule)
-        if not space.fits(shape):
+        held = _holding(space, groups, layers)
+        if any(all(rep[s] is None for rep in held) for s in range(len(layers))):
             continue
+        pipelines = tuple(_filled(held, a) for a in range(len(held)))
+        shape = Shape(pipelines, (layers,) * len(groups), tuple(counts), space.schedule)
         unit_s = [space.unit_s(p, layers) for p in pipelines]
         total = space.workload.num_micro_batches
         if not hopeful(max(total / sum(1.0 / row[s] for row in unit_s) for s in range(len(layers)))):
@@ -154,6 +155,17 @@ def exchanging(
         found = [by_quota(unit_s, counts), by_quota(unit_s, counts, sparing=True)]
         found += [algorithm_1(shape.plan(0, ()), unit_s, space.cost.backward_ratio, d) for d in deltas]
         yield from (replace(shape, migrations=m) for m in dict.fromkeys(found) if m is not None)
+
+
+def _holding(space: Space, groups: Groups, layers: Layers) -> Groups:
+    """Without the groups whose memory does not hold their layers: others execute their units."""
+    return [
+        [
+            None if g is None or space.room((g,) * len(layers), s, space.schedule) < layers[s] else g
+            for s, g in enumerate(rep)
+        ]
+        for rep in groups
+    ]
 
 
 def _with_counts(space: Space, pipelines: Sequence[Pipeline], layers: Sequence[Layers], *, by_speed: bool) -> Shape:
