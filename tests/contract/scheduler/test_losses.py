@@ -108,10 +108,28 @@ async def test_node_that_leaves_in_order(rig: Rig) -> None:
         assert incident.kind == "node_lost"
 
 
-async def test_state_that_nobody_holds_fails_the_job_with_a_reason(rig: Rig) -> None:
+async def test_state_that_only_copies_hold_is_planned_for(rig: Rig) -> None:
     async with rig.scheduler():
         a, b = await rig.add_agents("a", "b")
         await rig.running()
+        a.installs = b.installs = False
+        await declare(rig.bus, [2, 3, 6, 7], node="a", kind=event.NodeLost)  # the second stage of both replicas
+        await wait_for(lambda: len(a.plans) == 2 and len(b.plans) == 2, 10)
+        for agent in (a, b):
+            envelope = agent.commands(command.ApplyPlan)[-1]
+            await agent.install(envelope, lost_iterations=4, state_source="snapshot")
+            await agent.resume(envelope)
+        change = await rig.applied(2)
+        assert (change.lost_iterations, change.state_source) == (4, "snapshot")
+        assert "no live holder: all ranks go back to the newest snapshot or checkpoint" in change.reason
+        told = [e.body for e in await rig.heard(event.ReconfigurationApplied)]
+        assert [(b.lost_iterations, b.state_source) for b in told] == [(4, "snapshot")]
+
+
+async def test_state_that_nobody_holds_fails_the_job_with_a_reason(rig: Rig) -> None:
+    async with rig.scheduler():
+        a, b = await rig.add_agents("a", "b")
+        await rig.running(snapshots={"every": 0})
         # ranks 2, 3 (replica 0) and 6, 7 (replica 1) are the second stage
         await declare(rig.bus, [2, 3], node="a", kind=event.NodeLost)
         await rig.applied(2)
