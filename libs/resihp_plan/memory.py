@@ -7,8 +7,10 @@ State: parameters, both AdamW moments, gradient sums. On top of it the larger of
 * synchronisation: one more copy of the gradients, packed into buckets.
 
 Kept per token and layer, in elements of the residual stream's size: 6 hidden (two norms, two sums), 3 query and 2
-key/value widths, 4 MLP widths, the latter two by the rank's share. Attention scores are never kept. Not counted: the
-second layout that a rank holds during a change of plan (`change_bytes`), and snapshots, which lie in host memory.
+key/value widths, 4 MLP widths, the latter two by the rank's share. Attention scores are never kept. A split backward
+keeps, from its input half to its weight half, what the products of the weights need: in and out of every linear layer.
+Not counted: the second layout that a rank holds during a change of plan (`change_bytes`), and snapshots, which lie in
+host memory.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from math import prod
 
 from resihp_plan.layout import Layout, unit_shares
 from resihp_plan.model import EMBEDDING, HEAD, ModelSpec, Split
-from resihp_plan.plan import ParallelPlan
+from resihp_plan.plan import ParallelPlan, Schedule
 
 _ROUNDED_BYTES = 2
 """Of an element in bfloat16."""
@@ -40,17 +42,20 @@ class MemberRoom:
     ends: float
     kept: float
     """Of one layer and micro-batch in flight."""
+    late: float
+    """The same, of a micro-batch that lacks only its weight gradients."""
     unit: float
     """Of one micro-batch in flight, whatever the layers; for the last stage, which needs the most."""
     working: float
     state_copies: int
 
-    def layers(self, in_flight: int, num_ends: int) -> int:
-        """How many layers fit; `num_ends`: of embedding and head, how many the stage holds. A plan that keeps to this
-        has no `MemoryModel.excess`."""
+    def layers(self, in_flight: int, late: int, num_ends: int) -> int:
+        """How many layers fit. `late`: micro-batches beside those in flight that lack only their weight gradients;
+        `num_ends`: of embedding and head, how many the stage holds. A plan that keeps to this has no
+        `MemoryModel.excess`."""
         vocabulary = (0.0, self.end, self.ends)[num_ends]
-        computing = self.limit - self.state_copies * vocabulary - in_flight * self.unit - self.working
-        by_compute = computing / (self.state_copies * self.layer + in_flight * self.kept)
+        computing = self.limit - self.state_copies * vocabulary - (in_flight + late) * self.unit - self.working
+        by_compute = computing / (self.state_copies * self.layer + in_flight * self.kept + late * self.late)
         synchronising = self.limit / (self.state_copies + 1) - vocabulary
         return max(0, int(min(by_compute, synchronising / self.layer)))
 
@@ -79,30 +84,23 @@ class MemoryModel:
         """Forward and backward of one member: what is kept for all micro-batches in flight, and the working set."""
         stages = plan.replicas[replica].stages
         st, is_last = stages[stage], stage == len(stages) - 1
-        in_flight = min(plan.schedule.in_flight(len(stages), stage), plan.num_units(replica, stage))
-        if not in_flight:
+        most = plan.num_units(replica, stage)
+        if not most:
             return 0
+        in_flight, late = held_units(plan.schedule, len(stages), stage, self.model)
+        in_flight, late = min(in_flight, most), min(late, max(0, most - in_flight) + self.model.recompute)
         units = {s: unit_shares(st, self.model, s) for s in (Split.ATTENTION, Split.MLP, Split.VOCAB)}
         share = {s: u[member] / sum(u) for s, u in units.items()}
-        kept = (st.layer_stop - st.layer_start) * self.layer_bytes(share[Split.ATTENTION], share[Split.MLP])
-        kept += self._per_token(self.model.hidden)  # the stage's input
-        if is_last:
-            kept += self._head_bytes(share[Split.VOCAB])
-        return int(in_flight * kept + self.working_bytes(share, is_last=is_last))
+        num_layers, head = st.layer_stop - st.layer_start, self._head_bytes(share) if is_last else 0.0
+        kept = num_layers * self.layer_bytes(share) + self._per_token(self.model.hidden)  # with the stage's input
+        lasting = in_flight * kept + late * (num_layers * self._product_bytes(share) + head)
+        # In the backward the head comes first, and is gone when the layers' turn comes.
+        in_layers, in_head = self._layer_working(share), self._head_working(share) if is_last else 0.0
+        return int(lasting + max((in_flight - 1) * head + in_layers, in_flight * head + in_head))
 
-    def layer_bytes(self, attention: float, mlp: float) -> float:
-        """Kept of one layer and micro-batch by a member with these shares of the head groups and MLP units."""
-        return self._per_token(self.model.hidden) if self.model.recompute else self._computed_bytes(attention, mlp)
-
-    def working_bytes(self, share: Mapping[Split, float], *, is_last: bool) -> float:
-        """Live for a moment: the products of one MLP in its backward, or logits and their exponentials; with
-        recomputation also all that one layer would keep otherwise."""
-        m = self.model
-        layer = self._per_token(share[Split.MLP] * m.ffn_hidden, rounded=True) + self._per_token(m.hidden)
-        if m.recompute:
-            layer += self._computed_bytes(share[Split.ATTENTION], share[Split.MLP])
-        head = self._per_token(2 * share[Split.VOCAB] * m.vocab_size) if is_last else 0.0
-        return max(layer, head)
+    def layer_bytes(self, share: Mapping[Split, float]) -> float:
+        """Kept of one layer and micro-batch by a member with this share of each split's units."""
+        return self._per_token(self.model.hidden) if self.model.recompute else self._computed_bytes(share)
 
     def room(self, rank: int, parameters: float, share: Mapping[Split, float]) -> MemberRoom | None:
         """For a member that holds this share of a layer's parameters and of each split's units; None without limit."""
@@ -118,9 +116,10 @@ class MemoryModel:
             layer=parameters * one[0],
             end=max(embedding, head),
             ends=head if self.model.tied_embeddings else embedding + head,
-            kept=self.layer_bytes(share[Split.ATTENTION], share[Split.MLP]),
-            unit=self._per_token(self.model.hidden) + self._head_bytes(vocab),
-            working=self.working_bytes(share, is_last=True),
+            kept=self.layer_bytes(share),
+            late=self._product_bytes(share),
+            unit=self._per_token(self.model.hidden) + self._head_bytes(share),
+            working=max(self._layer_working(share), self._head_working(share)),
             state_copies=self.state_copies,
         )
 
@@ -134,24 +133,61 @@ class MemoryModel:
         needed = ((rank, self.rank_bytes(held, rank)) for rank in held.ranks if rank in self.limit_of)
         return tuple((rank, need, self.limit_of[rank]) for rank, need in needed if need > self.limit_of[rank])
 
-    def _computed_bytes(self, attention: float, mlp: float) -> float:
-        m = self.model
-        key_value = m.num_kv_heads * m.head_dim
-        inner = attention * (3 * m.num_heads * m.head_dim + 2 * key_value) + 4 * mlp * m.ffn_hidden
+    def _computed_bytes(self, share: Mapping[Split, float]) -> float:
+        """What a layer keeps for its backward."""
+        query, key_value, mlp = self._widths(share)
+        hidden = self.model.hidden
         # Autocast keeps a rounded copy of a norm's output for each of the five products that read it.
-        outer = self._per_token(6 * m.hidden)
-        if m.autocast:
-            outer = self._per_token(4 * m.hidden) + self._per_token(5 * m.hidden, rounded=True)
-        masks = 2 * m.hidden * self.tokens_per_micro_batch if m.dropout else 0
-        return outer + self._per_token(inner, rounded=True) + masks
+        outer = self._per_token(6 * hidden)
+        if self.model.autocast:
+            outer = self._per_token(4 * hidden) + self._per_token(5 * hidden, rounded=True)
+        masks = 2 * hidden * self.tokens_per_micro_batch if self.model.dropout else 0
+        return outer + self._per_token(3 * query + 2 * key_value + 4 * mlp, rounded=True) + masks
 
-    def _head_bytes(self, vocab: float) -> float:
-        """Softmax and final norm; kept of as many micro-batches as are in flight on the last stage."""
-        return self._per_token(vocab * self.model.vocab_size + 2 * self.model.hidden)
+    def _product_bytes(self, share: Mapping[Split, float]) -> float:
+        """What a layer keeps from the input half of a split backward to the weight half."""
+        query, key_value, mlp = self._widths(share)
+        outer = (7 if self.model.autocast else 4) * self.model.hidden
+        return self._per_token(outer + 2 * query + 2 * key_value + 3 * mlp, rounded=True)
+
+    def _head_bytes(self, share: Mapping[Split, float]) -> float:
+        """Softmax and final norm."""
+        return self._per_token(share[Split.VOCAB] * self.model.vocab_size + 2 * self.model.hidden)
+
+    def _layer_working(self, share: Mapping[Split, float]) -> float:
+        """In one layer: gradients of the MLP's products and of the residual stream, or with recomputation all that it
+        would keep otherwise; dropout draws 64-bit numbers."""
+        hidden = self.model.hidden
+        found = self._per_token(3 * hidden) + self._per_token(self._widths(share)[2], rounded=True)
+        if self.model.recompute:
+            found += self._computed_bytes(share) + self._per_token(3 * hidden)
+        drawing = 3 * 8 * hidden * self.tokens_per_micro_batch if self.model.dropout else 0
+        return max(found, drawing)
+
+    def _head_working(self, share: Mapping[Split, float]) -> float:
+        """Logits and their exponentials."""
+        return self._per_token(2 * share[Split.VOCAB] * self.model.vocab_size)
+
+    def _widths(self, share: Mapping[Split, float]) -> tuple[float, float, float]:
+        """Of queries, of keys, and of the MLP, on this member."""
+        m = self.model
+        attention = share[Split.ATTENTION] * m.head_dim
+        return attention * m.num_heads, attention * m.num_kv_heads, share[Split.MLP] * m.ffn_hidden
 
     def _per_token(self, width: float, *, rounded: bool = False) -> float:
         size = _ROUNDED_BYTES if rounded and self.model.autocast else self.bytes_per_element
         return size * width * self.tokens_per_micro_batch
+
+
+def held_units(schedule: Schedule, num_stages: int, stage: int, model: ModelSpec) -> tuple[int, int]:
+    """How many micro-batches a stage holds at most: whole ones, and beside them late ones, which lack only their weight
+    gradients. A layer that is computed again keeps little while whole, but its products like any other: of the
+    micro-batch in its backward too."""
+    most = schedule.in_flight(num_stages, stage)
+    if not schedule.splits_backward:
+        return most, 0
+    whole = schedule.warm_up(num_stages, stage) + 1
+    return whole, most - whole + model.recompute
 
 
 @lru_cache(maxsize=64)

@@ -26,6 +26,10 @@ class Gradients:
     norm_sq: float
 
 
+_CHUNK = 1 << 16
+"""Elements that are squared at once."""
+
+
 @dataclass(frozen=True)
 class _InFlight:
     bucket: Bucket
@@ -61,14 +65,20 @@ class GradientSync:
         held = self._held
         sums = {name: torch.empty_like(shard.parameter) for name, shard in held.shards.items()}
         norm_sq = 0.0
-        for job in self._running:
+        while self._running:  # each bucket's memory goes with it
+            job = self._running[0]
             if job.pending is not None:
                 job.pending.wait()
-            norm_sq += job.bucket.norm_weight * float(torch.sum(job.flat.double() ** 2))
+            norm_sq += job.bucket.norm_weight * _sum_of_squares(job.flat)
             offset = 0
             for p in job.bucket.pieces:
                 view = held.piece(p.tensor, sums[p.tensor], p.start, p.stop)
                 view.copy_(job.flat[offset : offset + view.numel()].view(view.shape))
                 offset += view.numel()
-        self._running.clear()
+            del self._running[0], job
         return Gradients(iteration, sums, norm_sq)
+
+
+def _sum_of_squares(flat: Tensor) -> float:
+    """In float64, without a copy of all of it in that precision; the same bits on all owners."""
+    return float(sum(part.double().square().sum() for part in torch.split(flat, _CHUNK)))

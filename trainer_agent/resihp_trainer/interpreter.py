@@ -137,8 +137,7 @@ class Interpreter:
         """Run one iteration; micro-batches without tokens are skipped on every rank. `before_forward` is called in
         front of each forward. Raises what `Pending.wait` raises; the gradients are then to be dropped."""
         work, under_way = Work(), _Open()
-        for leaf in self.leaves.values():
-            leaf.grad = None
+        self.clear()
         for op in ops:
             unit = op.replica, op.micro_batch
             if micro_batches[unit].num_tokens:
@@ -149,6 +148,11 @@ class Interpreter:
         self.pipeline.finish()
         self.waits.update()
         return work
+
+    def clear(self) -> None:
+        """Give the gradient sums up."""
+        for leaf in self.leaves.values():
+            leaf.grad = None
 
     def gradients(self) -> Mapping[str, Tensor]:
         """Gradient sums of the last run; zeros where nothing flowed (a replica without micro-batches)."""

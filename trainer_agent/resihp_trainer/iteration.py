@@ -105,7 +105,9 @@ def _execute(context: Context, active: ActiveEpoch, saver: Saver, batch: Batch) 
 
 def _synchronise(context: Context, active: ActiveEpoch, iteration: int) -> Gradients:
     sync = GradientSync(active.held, active.buckets, active.groups)
-    sync.launch(active.interpreter.gradients() if active.interpreter else {})
+    if active.interpreter is not None:
+        sync.launch(active.interpreter.gradients())
+        active.interpreter.clear()
     context.faults.strike(FaultPoint.GRADIENT, iteration)
     return sync.finish(iteration)
 

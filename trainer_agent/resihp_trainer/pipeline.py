@@ -31,6 +31,7 @@ class Pipeline:
         """Start sending this rank's chunks of `x_TD`, which is equal on all members of `here` and must not change until
         `finish`."""
         forward = there.stage > here.stage
+        self._sent = [pending for pending in self._sent if not pending.is_done()]  # or they hold their activations
         for route in routes(self.plan, here, there):
             if route.source != self.rank:
                 continue

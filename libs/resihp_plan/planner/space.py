@@ -14,6 +14,7 @@ import numpy as np
 
 from resihp_plan.cost import CostModel
 from resihp_plan.edges import Place
+from resihp_plan.memory import held_units
 from resihp_plan.plan import Migration, ParallelPlan, ReplicaPlan, Schedule, StagePlan, known_speeds
 from resihp_plan.planner.exchange import exchange_s
 from resihp_plan.planner.level import level
@@ -164,8 +165,8 @@ class Space:
     def room(self, pipeline: Pipeline, stage: int, schedule: Schedule) -> int:
         """Layers that the stage can hold under a schedule."""
         num_stages = len(pipeline)
-        in_flight = schedule.in_flight(num_stages, stage)
-        return pipeline[stage].max_layers(in_flight, (stage == 0) + (stage == num_stages - 1))
+        whole, late = held_units(schedule, num_stages, stage, self.cost.model)
+        return pipeline[stage].max_layers(whole, late, (stage == 0) + (stage == num_stages - 1))
 
     def fits(self, shape: Shape) -> bool:
         """Whether everybody's memory is large enough under the shape's schedule."""

@@ -41,9 +41,9 @@ class TpGroup:
     link: float = 1.0
     """Relative bandwidth of the member with the slowest way out."""
 
-    def max_layers(self, in_flight: int, num_ends: int) -> int:
-        """Layers that fit into every member's memory; `num_ends`: how many of embedding and head are held too."""
-        return min((room.layers(in_flight, num_ends) for room in self.rooms), default=10**9)
+    def max_layers(self, in_flight: int, late: int, num_ends: int) -> int:
+        """Layers that fit into every member's memory (`MemberRoom.layers`)."""
+        return min((room.layers(in_flight, late, num_ends) for room in self.rooms), default=10**9)
 
 
 class GroupMaker:

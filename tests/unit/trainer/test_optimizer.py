@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import pytest
 import torch
 
 from resihp_messages import OptimizerConfig
 from resihp_plan import layout
-from resihp_trainer.optimizer import adamw, apply_step, clip_factor
+from resihp_trainer.optimizer import adamw, apply_step, clip_factor, learning_rate
 from resihp_trainer.shards import Shard, ShardSet
 from support.trainer_cases import HEALTHY, SPEC
 
@@ -84,3 +87,21 @@ def test_norms_are_not_decayed_and_gradients_survive() -> None:
     assert torch.equal(gradients["layers.0.wq.weight"], torch.full_like(gradients["layers.0.wq.weight"], 2.0))
     first_moment = held.shards["layers.0.wq.weight"].exp_avg
     torch.testing.assert_close(first_moment, torch.full_like(first_moment, 0.1))
+
+
+def test_learning_rate_rises_then_follows_the_cosine() -> None:
+    config = OptimizerConfig(lr=2.0, warmup=10, cosine_until=110, lr_floor=0.05)
+    rates = [learning_rate(k, config) for k in range(1, 151)]
+    assert rates[:10] == pytest.approx([0.2 * k for k in range(1, 11)])
+    assert rates[59] == pytest.approx(2.0 * (0.05 + 0.95 / 2))  # half way down
+    assert all(a > b for a, b in itertools.pairwise(rates[9:110]))
+    assert rates[109:] == pytest.approx([0.1] * 41)
+    assert {learning_rate(k, OptimizerConfig(lr=3.0)) for k in (1, 10, 10_000)} == {3.0}
+
+
+def test_biases_are_not_decayed() -> None:
+    biased = dataclasses.replace(SPEC, qkv_bias=True)
+    held = ShardSet.initial(layout(HEALTHY, biased), 0, seed=1, dtype=torch.float64, tick=lambda: None)
+    held.parameters["layers.0.wq.bias"].fill_(0.5)
+    apply_step(held, {name: torch.zeros_like(p) for name, p in held.parameters.items()}, 1.0, 1, CONFIG)
+    assert set(held.parameters["layers.0.wq.bias"].tolist()) == {0.5}

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+import dataclasses
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn.functional import linear
 
 from resihp_plan import (
-    GroupKind,
     Migration,
+    ModelSpec,
     OpKind,
     ParallelPlan,
     Schedule,
     check_program,
-    gradient_buckets,
-    group_name,
     groups,
     layout,
     program,
-    slice_batch,
     validate,
 )
-from resihp_trainer.comm.port import WaitSeconds
-from resihp_trainer.data import Batch, documents
-from resihp_trainer.gradients import Gradients, GradientSync
-from resihp_trainer.interpreter import Interpreter, Waits, Work
-from resihp_trainer.model import MicroBatch, Stage, TensorParallel, WeightGradients
-from resihp_trainer.pipeline import Pipeline
-from resihp_trainer.reference import corpus_of
-from resihp_trainer.shards import ShardSet, narrow
-from support.thread_groups import ThreadGroup, run_ranks
-from support.trainer_cases import BATCH, HEALTHY, SPEC, replica, small_job, stage
+from resihp_trainer.shards import narrow
+from support.thread_groups import run_ranks
+from support.trainer_cases import HEALTHY, SPEC, replica, stage
+from support.trainer_programs import dense, run_rank
 
 MIGRATIONS = (
     Migration(0, 0, 0, 1),  # the first stage only: activations come back
@@ -64,59 +52,37 @@ PLANS = {
 }
 
 
-@cache
-def batch() -> Batch:
-    return documents(corpus_of(small_job(1)), BATCH, 7, 1)
-
-
-@cache
-def dense() -> Mapping[str, Tensor]:
-    """Gradient sums of the whole batch on one device."""
-    alone = ParallelPlan(0, (replica(1, stage(0, SPEC.num_layers, [0])),))
-    held = ShardSet.initial(layout(alone, SPEC), 0, seed=1, dtype=torch.float64, tick=lambda: None)
-    leaves = {name: p.detach().requires_grad_() for name, p in held.parameters.items()}
-    torch.autograd.backward(
-        Stage(SPEC, 0, SPEC.num_layers, leaves, TensorParallel()).forward(MicroBatch.of(batch().texts), None)
-    )
-    return {name: p.grad for name, p in leaves.items() if p.grad is not None}
-
-
-def run_rank(plan: ParallelPlan, rank: int, built: Mapping[str, ThreadGroup]) -> tuple[Work, Gradients]:
-    """What a worker does between the batch and the vote."""
-    position = plan.position(rank)
-    assert position is not None
-    here = plan.replicas[position[0]].stages[position[1]]
-    tp_group = built[group_name(GroupKind.TP, here.ranks)] if len(here.ranks) > 1 else None
-    held = ShardSet.initial(layout(plan, SPEC), rank, seed=1, dtype=torch.float64, tick=lambda: None)
-    leaves = {name: p.detach().requires_grad_() for name, p in held.parameters.items()}
-    later = WeightGradients() if plan.schedule is Schedule.ZB_H1 else None
-    layers = here.layer_start, here.layer_stop
-    model = Stage(SPEC, *layers, leaves, TensorParallel(tp_group), held.vocab_start, later.linear if later else linear)
-    pipeline = Pipeline(plan, rank, built, tp_group, SPEC.hidden, torch.float64)
-    interpreter = Interpreter(model, pipeline, leaves, Waits(WaitSeconds), lambda: None, weight_gradients=later)
-    ops = program(plan).ops[rank]
-    sliced = slice_batch(batch().documents, plan, SPEC, tokens_per_micro_batch=BATCH.tokens_per_micro_batch)
-    units = {
-        (op.replica, op.micro_batch): MicroBatch.of(
-            [batch().texts[i] for i in sliced.micro_batches[op.replica][op.micro_batch]]
-        )
-        for op in ops
-        if op.kind is OpKind.FORWARD
-    }
-    work = interpreter.run(ops, units, lambda: None)
-    sync = GradientSync(held, [b for b in gradient_buckets(plan, SPEC) if rank in b.owners], built)
-    sync.launch(interpreter.gradients())
-    return work, sync.finish(1)
+MODELS = {
+    "biases": dataclasses.replace(SPEC, qkv_bias=True, rope_scaling="llama3", rope_factor=8.0),
+    "tied": dataclasses.replace(SPEC, tied_embeddings=True),
+    "dropout": dataclasses.replace(SPEC, dropout=0.2),
+    "recompute": dataclasses.replace(SPEC, recompute=True),
+    "everything": dataclasses.replace(SPEC, qkv_bias=True, tied_embeddings=True, dropout=0.1, recompute=True),
+}
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_gradients_are_those_of_one_dense_device(name: str) -> None:
-    plan = PLANS[name]
-    validate(plan, SPEC, num_micro_batches=plan.num_micro_batches)
+    assert_dense(PLANS[name], SPEC)
+
+
+@pytest.mark.parametrize("plan", ["no heads", "all together", "unequal depth"])
+@pytest.mark.parametrize("model", MODELS)
+def test_whatever_the_model_and_how_it_is_trained(model: str, plan: str) -> None:
+    assert_dense(PLANS[plan], MODELS[model])
+
+
+def test_a_recomputed_model_has_the_gradients_of_a_kept_one() -> None:
+    kept, again = dense(SPEC), dense(MODELS["recompute"])
+    assert all(torch.equal(kept[name], again[name]) for name in kept)
+
+
+def assert_dense(plan: ParallelPlan, model: ModelSpec) -> None:
+    validate(plan, model, num_micro_batches=plan.num_micro_batches)
     check_program(program(plan), plan)
-    results = run_ranks(groups(plan, SPEC), lambda rank, built: run_rank(plan, rank, built))
-    held = layout(plan, SPEC)
-    expected = dense()
+    results = run_ranks(groups(plan, model), lambda rank, built: run_rank(plan, rank, built, model))
+    held = layout(plan, model)
+    expected = dense(model)
     for rank, (_, gradients) in results.items():
         for tensor, found in gradients.sums.items():
             mine = narrow(held, tensor, expected[tensor], held.shards(rank)[tensor])
@@ -140,3 +106,22 @@ def test_every_micro_batch_is_answered_for_once_by_its_executor(name: str) -> No
         split = plan.schedule is Schedule.ZB_H1
         assert len(work.by_unit(OpKind.BACKWARD_WEIGHT)) == (len(work.forwards) if split else 0)
         assert work.tokens == sum(s.tokens for s in work.forwards) > 0
+
+
+@pytest.mark.parametrize("plan", ["no heads", "all together"])
+def test_autocast_stays_near_full_precision(plan: str) -> None:
+    """Rounding to 8 bits, not more: gradients point where those of float32 point, and are stored in float32."""
+    rounded, chosen = dataclasses.replace(SPEC, autocast=True), PLANS[plan]
+    results = run_ranks(
+        groups(chosen, rounded), lambda rank, built: run_rank(chosen, rank, built, rounded, torch.float32)
+    )
+    held, exact = layout(chosen, rounded), dense(SPEC, torch.float32)
+    same = True
+    for rank, (_, gradients) in results.items():
+        for tensor, found in gradients.sums.items():
+            mine = narrow(held, tensor, exact[tensor], held.shards(rank)[tensor])
+            assert found.dtype is torch.float32
+            if mine.any():  # a vocabulary shard may have no token of the batch
+                assert float((found - mine).norm() / mine.norm()) < 0.03, tensor
+                same &= torch.equal(found, mine)
+    assert not same  # it did round

@@ -47,8 +47,8 @@ class Dropout:
         device = batch.positions.device
         ids_T = torch.repeat_interleave(torch.tensor(batch.ids), torch.tensor(batch.lengths)).to(device)
         key_T = ids_T + _signed(self.seed * _GOLDEN)
-        for number in (batch.positions, site):
-            key_T = _mixed(key_T) + number * _signed(_GOLDEN)
+        key_T = _mixed(key_T) + batch.positions * _signed(_GOLDEN)
+        key_T = _mixed(key_T) + _signed(site * _GOLDEN)
         columns = torch.arange(1, width + 1, device=device) * _signed(_GOLDEN)
         hashes_TD = _mixed(_mixed(key_T)[:, None] + columns)
         return _shifted(hashes_TD, 64 - _BITS) >= int(self.rate * 2**_BITS)

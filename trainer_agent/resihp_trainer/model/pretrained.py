@@ -1,4 +1,5 @@
-"""Parameters of a Hugging Face model folder, one slice at a time: no rank ever holds more than its own shards.
+"""Parameters of a Hugging Face model folder, one slice at a time: no rank ever holds more than its own shards, and
+for the moment of reading a slice of columns, the tensor that they belong to.
 
 The folder: `config.json`, and `model.safetensors` or the files that `model.safetensors.index.json` names.
 Errors: ValueError, one line, naming the folder and what is wrong with it.

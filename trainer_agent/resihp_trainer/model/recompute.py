@@ -25,10 +25,9 @@ class _Recomputed(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None]:
         x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            out = ctx.block(x)
-        # As in the interpreter: the gradient of sum(out * g) is g, exactly.
-        torch.autograd.backward(torch.sum(out * grads[0]))
+        with torch.enable_grad():  # as in the interpreter: the gradient of sum(out * g) is g, exactly
+            total = torch.sum(ctx.block(x) * grads[0])
+        torch.autograd.backward(total)
         return x.grad, None
 
 
