@@ -13,7 +13,7 @@ from resihp_cli.errors import CliError
 from resihp_cli.view.export import as_csv, as_markdown
 from resihp_cli.view.tables import PHASES, cause, history_table
 from resihp_gateway.models import IncidentView, PlanView, ReconfigurationView
-from resihp_gateway.wording import milliseconds, size
+from resihp_gateway.wording import milliseconds, size, went_back
 from resihp_store import queries
 
 FORMATS = ("table", "json", "csv", "markdown")
@@ -102,6 +102,8 @@ def _print_one(console: Console, r: ReconfigurationView, incidents: list[Inciden
     for phase in PHASES:
         console.print(f"{phase:<9} {milliseconds(r.phases_s.get(phase))}")
     console.print(f"moved     {size(r.bytes_moved)}")
+    if r.state_source != "live":
+        console.print(f"went back {went_back(r.lost_iterations, r.state_source)}")
     predicted, achieved = r.predicted_tokens_per_s, r.achieved_tokens_per_s
     if predicted is not None:
         error = f" ({(achieved / predicted - 1) * 100:+.0f} %)" if achieved and predicted else ""

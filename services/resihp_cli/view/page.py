@@ -11,7 +11,7 @@ from typing import Any
 from resihp_cli.view.report import PHASE_MEANING
 from resihp_cli.view.tables import cause
 from resihp_gateway.models import JobView, ReconfigurationDetail
-from resihp_gateway.wording import milliseconds, size
+from resihp_gateway.wording import milliseconds, size, went_back
 
 Row = tuple[str, ...]
 _STYLE = """
@@ -72,6 +72,8 @@ def _cost(page: Page) -> Iterator[Row]:
     yield "time without training", milliseconds(c.pause_s)
     yield "lost device-seconds in the pause", "-" if c.lost_device_s is None else f"{c.lost_device_s:.1f}"
     yield "moved between devices", size(c.bytes_moved)
+    if c.state_source != "live":
+        yield "went back", went_back(c.lost_iterations, c.state_source)
     yield "predicted throughput", _rate(c.predicted_tokens_per_s)
     error = f" ({c.prediction_error:+.1%} against predicted)" if c.prediction_error is not None else ""
     yield "achieved throughput", _rate(c.achieved_tokens_per_s) + error
