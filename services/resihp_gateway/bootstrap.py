@@ -22,6 +22,7 @@ from resihp_gateway.app import create_app
 from resihp_gateway.beats import NewestBeats
 from resihp_gateway.context import Gateway
 from resihp_gateway.guard import RateLimit
+from resihp_gateway.job_metrics import JobMetrics
 from resihp_gateway.settings import GatewaySettings
 from resihp_gateway.webhooks.config import Webhook, load
 from resihp_gateway.webhooks.notifier import Notifier
@@ -29,6 +30,8 @@ from resihp_messages import Kind
 from resihp_store import Store, StoreError
 
 STORE_CHECK_S = 1.0
+METRICS_EVERY = 5
+"""Checks of the database between two looks at the jobs."""
 _log = structlog.get_logger("gateway")
 
 
@@ -49,6 +52,7 @@ class GatewayProcess:
 
     gateway: Gateway
     app: FastAPI
+    job_metrics: JobMetrics
     store_state: StoreState = field(default_factory=StoreState)
 
 
@@ -73,7 +77,9 @@ def bootstrap(
         raise StartupError(str(error)) from error
     limit = RateLimit(settings.write_rate_per_s, settings.write_burst, service.clock.monotonic)
     app = create_app(gateway, service.health, service.metrics, access=access, limit=limit)
-    process = GatewayProcess(gateway, app)
+    job_metrics = JobMetrics(gateway)
+    service.metrics.registry.register(job_metrics)
+    process = GatewayProcess(gateway, app, job_metrics)
     service.watch_bus(gateway.bus)
     service.health.require("database", lambda: process.store_state.ok)
     return process
@@ -169,10 +175,14 @@ def _listener(settings: GatewaySettings) -> socket.socket:
 
 
 async def _watch_store(process: GatewayProcess) -> None:
-    """Keep the readiness of the database true."""
+    """Keep the readiness of the database, and the metrics of jobs, true."""
+    turn = 0
     while True:
         try:
             await process.gateway.store.ping()
+            if turn % METRICS_EVERY == 0:
+                await process.job_metrics.refresh()
+            turn += 1
             process.store_state.answer = "ok"
         except StoreError as error:
             process.store_state.answer = str(error)
