@@ -188,13 +188,8 @@ class JobPlanning:
         Raises `InvalidPlan` or `InvalidProgram` (ValueErrors) with the broken rule.
         """
         left_out = situation.alive - set(wanted.world)
-        plan = ParallelPlan(
-            epoch=situation.newest_epoch + 1,
-            replicas=wanted.replicas,
-            migrations=wanted.migrations,
-            standby=tuple(sorted({*wanted.standby, *left_out})),
-            schedule=wanted.schedule,
-        )
+        standby = tuple(sorted({*wanted.standby, *left_out}))
+        plan = replace(wanted, epoch=situation.newest_epoch + 1, standby=standby)
         self.prove(plan, situation.alive)
         old, speeds = situation.plan_in_force(), situation.speeds
         predicted = self.tokens_per_s(plan, speeds)
