@@ -13,7 +13,6 @@ from benchmarks.planner.cells import Cells
 from benchmarks.planner.scenarios import LARGE, SCENARIOS, Scenario
 from benchmarks.planner.settings import Setting
 from resihp_plan.planner.policies import Policy, evaluate
-from resihp_plan.planner.polish import polish
 from resihp_plan.planner.space import Shape
 
 POLICIES = tuple(p for p in Policy if p is not Policy.ADAPTRA)
@@ -109,8 +108,7 @@ def _on_healthy(setting: Setting, shape: Shape) -> float | None:
         return None  # a place without anybody
     space = setting.arena.space({}, shape.schedule)
     groups = [tuple(g for x in p if (g := space.maker.given(x.ranks, x.weights)) is not None) for p in shape.pipelines]
-    same = replace(shape, pipelines=tuple(groups))
-    return space.step_s(polish(space, same))
+    return space.step_s(replace(shape, pipelines=tuple(groups)))
 
 
 def _row(

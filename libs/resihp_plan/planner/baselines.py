@@ -149,12 +149,20 @@ def exchanging(
         pipelines = tuple(_filled(held, a) for a in range(len(held)))
         shape = Shape(pipelines, (layers,) * len(groups), tuple(counts), space.schedule)
         unit_s = [space.unit_s(p, layers) for p in pipelines]
-        total = space.workload.num_micro_batches
-        if not hopeful(max(total / sum(1.0 / row[s] for row in unit_s) for s in range(len(layers)))):
+        if not hopeful(space.bound_s(unit_s, _ideal(unit_s, sum(counts)), space.schedule) + space.sync_s(shape)):
             continue
         found = [by_quota(unit_s, counts), by_quota(unit_s, counts, sparing=True)]
         found += [algorithm_1(shape.plan(0, ()), unit_s, space.cost.backward_ratio, d) for d in deltas]
         yield from (replace(shape, migrations=m) for m in dict.fromkeys(found) if m is not None)
+
+
+def _ideal(unit_s: Sequence[Sequence[float]], total: int) -> dict[tuple[int, int], float]:
+    """Units per (replica, stage) if they could be divided: no exchange is faster."""
+    found: dict[tuple[int, int], float] = {}
+    for s in range(len(unit_s[0])):
+        speeds = [1.0 / row[s] for row in unit_s]  # 0 where nobody works
+        found.update(((a, s), total * speed / sum(speeds)) for a, speed in enumerate(speeds) if speed)
+    return found
 
 
 def _holding(space: Space, groups: Groups, layers: Layers) -> Groups:
