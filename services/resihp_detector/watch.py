@@ -54,7 +54,7 @@ class HealthWatch:
         self.position = 0
         """In the stream: everything up to there is judged and said."""
         self._kept_at = 0
-        self._kept_s = clock.monotonic()
+        self._turn = asyncio.Lock()
         self._name = f"detector-{settings.partition}-of-{settings.num_partitions}"
         self.num_reports = 0
         self.num_unknown = 0
@@ -77,12 +77,21 @@ class HealthWatch:
             self._jobs, self.position = {}, 0
 
     async def run(self) -> None:
-        """Judge until cancelled."""
-        async with contextlib.aclosing(self._bus.replay(Kind.REPORT, after_sequence=self.position)) as reports:
-            async for stored in reports:
-                await self.take(stored)
-                if self._clock.monotonic() - self._kept_s >= self._settings.snapshot_period_s:
-                    await self.keep()
+        """Judge, and take snapshots, until cancelled."""
+        keeping = asyncio.get_running_loop().create_task(self._keep_for_ever())
+        try:
+            async with contextlib.aclosing(self._bus.replay(Kind.REPORT, after_sequence=self.position)) as reports:
+                async for stored in reports:
+                    async with self._turn:
+                        await self.take(stored)
+        finally:
+            keeping.cancel()
+
+    async def _keep_for_ever(self) -> None:
+        while True:
+            await self._clock.sleep(self._settings.snapshot_period_s)
+            async with self._turn:  # between two reports: what is kept has been said
+                await self.keep()
 
     async def take(self, stored: Stored) -> None:
         """One report: judged, said, scored."""
@@ -93,7 +102,6 @@ class HealthWatch:
 
     async def keep(self) -> None:
         """Take a snapshot, if there is news. A bus that is down is no error: the old one is as good, only older."""
-        self._kept_s = self._clock.monotonic()
         if self.position == self._kept_at:
             return
         try:
