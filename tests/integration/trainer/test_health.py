@@ -13,7 +13,7 @@ from resihp_trainer.trials.trainer_job import TrainerJob
 from support.trainer_cases import HEALTHY, assert_undisturbed, replica, stage
 
 StartJob = Callable[..., TrainerJob]
-VIRTUAL = {"virtual": True, "flops_per_s": 1e9}
+VIRTUAL = {"virtual": True, "flops_per_s": 4e9}
 
 
 def once(job: TrainerJob, iteration: int, act: Callable[[], None]) -> Callable[[], None]:
@@ -28,7 +28,7 @@ def once(job: TrainerJob, iteration: int, act: Callable[[], None]) -> Callable[[
 
 
 def test_probes_name_the_slow_device_at_one_boundary_and_disturb_nothing(start_job: StartJob) -> None:
-    job = start_job(14, clock=VIRTUAL)
+    job = start_job(10, clock=VIRTUAL)
     job.install(HEALTHY, "initial")
     chosen = probing(HEALTHY, [5])
     order = Validate(validation_id="v1", ranks=chosen.ranks, links=chosen.links)
@@ -38,7 +38,7 @@ def test_probes_name_the_slow_device_at_one_boundary_and_disturb_nothing(start_j
         job.send([0, 1, 2, 3], order)  # some hear of it later than others
         job.send([4, 5, 6, 7], order)
 
-    job.run(on_pump=once(job, 3, act))
+    job.run(on_pump=once(job, 2, act))
     answers = dict(job.all(Validated))
     assert set(answers) == set(chosen.ranks)
     assert len({a.iteration for a in answers.values()}) == 1
@@ -61,7 +61,7 @@ def test_an_order_that_not_everybody_holds_waits(start_job: StartJob) -> None:
 
 
 def test_devices_are_probed_when_an_epoch_begins_and_while_they_stand_by(start_job: StartJob) -> None:
-    job = start_job(8, clock=VIRTUAL)
+    job = start_job(8, 5, clock=VIRTUAL)
     layouts = (replica(6, stage(0, 2, [0, 1]), stage(2, 4, [2, 3])),)
     job.install(ParallelPlan(1, layouts, standby=(4,)), "initial", ranks=range(5))
     job.send([4], SetSpeed(factor=0.5))
