@@ -46,6 +46,10 @@ PLANS = {
     "no heads": ParallelPlan(1, NO_HEADS, migrations=MIGRATIONS),
     "all together": ParallelPlan(1, NO_HEADS, migrations=MIGRATIONS, schedule=Schedule.ZB_H1),
     "unequal depth": ParallelPlan(1, LATE, migrations=(Migration(1, 0, 2, 0),), schedule=Schedule.ZB_H1),
+    "more in flight": ParallelPlan(1, HEALTHY.replicas, schedule=Schedule.SLACK_2),
+    "known speeds": ParallelPlan(
+        1, NO_HEADS, migrations=MIGRATIONS, schedule=Schedule.SLACK_1, speeds=((1, 500), (5, 300))
+    ),
     "drained replica": ParallelPlan(
         1, HEALTHY.replicas, migrations=tuple(Migration(0, s, m, 1) for s in (0, 1) for m in range(3))
     ),
