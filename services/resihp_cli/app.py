@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from resihp_cli import govern_app, operator_app, planning_app
+from resihp_cli import attach_app, govern_app, operator_app, planning_app
 
 app = typer.Typer(
     name="resihp",
@@ -25,6 +25,7 @@ app.add_typer(plan_app, name="plan")
 model_app = typer.Typer(no_args_is_help=True, help="Trained models as files that others can read.")
 app.add_typer(model_app, name="model")
 planning_app.register(app, plan_app)
+attach_app.register(app)
 govern_app.register(app)
 operator_app.register(app)
 

@@ -38,6 +38,8 @@ class SupervisorOptions:
     """None: start an own nats-server."""
     database_url: str | None = None
     """None: a SQLite file in the run folder."""
+    launches: bool = True
+    """Whether the agents launch workers, or only watch jobs that others launch."""
 
 
 def deal_slots(num_devices: int, num_agents: int) -> tuple[int, ...]:
@@ -90,7 +92,8 @@ class Supervisor:
         addresses = Addresses(await self._bus_url(), options.database_url or folder.database_url)
         with_database, without_database = services(folder, addresses, self._listener)
         async with _first_failure(), asyncio.TaskGroup() as group:
-            group.create_task(self._launch(*without_database, *agents(folder, slots, addresses)))
+            nodes = agents(folder, slots, addresses, launches=options.launches)
+            group.create_task(self._launch(*without_database, *nodes))
             group.create_task(self._migrate_and_launch(addresses.database_url, with_database))
         self._info = RunInfo(
             id=folder.id,

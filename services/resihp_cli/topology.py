@@ -123,8 +123,11 @@ def services(
     return with_database, [service("detector", "resihp_detector", folder, bus)]
 
 
-def agents(folder: RunFolder, slots: Sequence[int], addresses: Addresses) -> list[ProcessSpec]:
-    """One agent per entry of `slots`, named n0, n1, ..."""
+def agents(
+    folder: RunFolder, slots: Sequence[int], addresses: Addresses, *, launches: bool = True
+) -> list[ProcessSpec]:
+    """One agent per entry of `slots`, named n0, n1, ... Without `launches` they only watch jobs that others launch."""
+    zygote = {} if launches else {"RESIHP_AGENT_ZYGOTE_COMMAND": "[]"}
     return [
         service(
             f"agent-n{index}",
@@ -135,6 +138,7 @@ def agents(folder: RunFolder, slots: Sequence[int], addresses: Addresses) -> lis
                 "RESIHP_AGENT_NODE": f"n{index}",
                 "RESIHP_AGENT_NUM_SLOTS": str(num_slots),
                 "RESIHP_AGENT_WORK_DIR": str(folder.path / "agents" / f"n{index}"),
+                **zygote,
             },
         )
         for index, num_slots in enumerate(slots)

@@ -82,6 +82,9 @@ class Detector:
         for conclusion in self.picture.validations.due():
             await self.say(conclusion)
             self.picture.validations.settled(conclusion.message_id)
+        for hang in self.picture.hangs.due(self._now()):
+            await self.say(hang)
+            self.picture.hangs.settled(hang)
         for start in self.picture.fleet.replaced():
             await self._give_up(start, replaced=True)
         for start in await self._confirmed(self.picture.fleet.silent(self._now())):
@@ -112,6 +115,8 @@ class Detector:
         try:
             if isinstance(envelope.body, event.WorkerExited):
                 await self._on_exit(envelope, envelope.body)
+            elif isinstance(envelope.body, event.WorkerStalled) and not envelope.body.fenced:
+                await self.say(verdicts.of_stall(envelope, envelope.body))
             for start in self.picture.fleet.replaced():
                 await self._give_up(start, replaced=True)
         except BusUnavailable:

@@ -82,9 +82,14 @@ class Layouts:
         if isinstance(body, command.StartWorkers):
             self._models[envelope.job] = model_of(body.spec)
         elif isinstance(body, command.ApplyPlan):
-            self._take_plan(envelope, body)
+            self._take_plan(envelope, body, is_first=body.mode == "initial")
+        elif isinstance(body, command.WatchWorkers):
+            self._models[envelope.job] = model_of(body.spec)
+            self._take_plan(envelope, body, is_first=envelope.epoch == 1)
 
-    def _take_plan(self, envelope: AnyEnvelope, body: command.ApplyPlan) -> None:
+    def _take_plan(
+        self, envelope: AnyEnvelope, body: command.ApplyPlan | command.WatchWorkers, *, is_first: bool
+    ) -> None:
         known = self._known.setdefault(envelope.job, {})
         if body.reconfiguration_id in known or envelope.job not in self._models:
             return
@@ -99,7 +104,7 @@ class Layouts:
             body.reconfiguration_id,
             plan,
             self._models[envelope.job],
-            body.mode == "initial",
+            is_first,
         )
         while len(known) > _KEPT_PER_JOB:
             del known[next(iter(known))]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from resihp_detector.fleet import Fleet
+from resihp_detector.hangs import Hangs
 from resihp_detector.links import Links
 from resihp_detector.validations import Validations
 from resihp_messages import FLEET, AnyEnvelope, JobSpec, ack, event
@@ -19,6 +20,7 @@ class Picture:
 
     fleet: Fleet
     links: Links
+    hangs: Hangs = field(default_factory=lambda: Hangs(grace_s=1.0))
     said: set[str] = field(default_factory=set)
     """Message ids of verdicts that are in the stream."""
     stalls: dict[tuple[str, int, int], event.WorkerStalled] = field(default_factory=dict)
@@ -39,6 +41,8 @@ class Picture:
                 self.fleet.left(body.node, envelope.incarnation)
             case event.WorkerStalled():
                 self.stalls[job, body.rank, body.pid] = body
+            case event.WorkersHung() if not is_past:
+                self.hangs.reported(envelope, body, now_s)
             case event.WorkerExited():
                 self.fleet.ended(body.node, job, body.rank)
                 self.links.died(job, envelope.epoch, -math.inf if is_past else now_s)
@@ -83,5 +87,6 @@ class Picture:
     def _job_over(self, job: str) -> None:
         self.fleet.job_over(job)
         self.links.job_over(job)
+        self.hangs.job_over(job)
         self.slow = {key: known for key, known in self.slow.items() if key[0] != job}
         self.stalls = {key: stall for key, stall in self.stalls.items() if key[0] != job}

@@ -66,6 +66,8 @@ def of_exit(
         "fenced": exited.fenced,
         "start": exited.start,
     }
+    if exited.error:
+        evidence["error"] = exited.error
     if incident is not None:
         evidence["was_slow"] = True
     if stalled is not None:
@@ -89,6 +91,26 @@ def of_exit(
         exit_verdict_id(observation.message_id),
         incident or observation.message_id,
     )
+
+
+def of_stall(observation: AnyEnvelope, stalled: event.WorkerStalled) -> Conclusion:
+    """A rank of an attached job shows no sign of life; it is its launcher's, so nobody fences it."""
+    evidence: dict[str, JsonValue] = {
+        "reported_by": observation.source,
+        "incarnation": observation.incarnation,
+        "observation": observation.message_id,
+        "pid": stalled.pid,
+        "iteration": stalled.iteration,
+        "stalled_s": stalled.stalled_s,
+        "detect_s": stalled.stalled_s,
+        "process_state": stalled.process_state,
+        "fenced": False,
+    }
+    verdict = event.Verdict(fault="worker_frozen", ranks=(stalled.rank,), node=stalled.node, p=0.0, confidence=0.95)
+    advice = f"continue or kill process {stalled.pid} of rank {stalled.rank} on node {stalled.node}"
+    body = event.WorkerFrozen(evidence=evidence, verdict=verdict, advice=advice)
+    message_id = derived_id("stall", observation.message_id)
+    return Conclusion(body, observation.job, observation.epoch, message_id, observation.message_id)
 
 
 def of_node(

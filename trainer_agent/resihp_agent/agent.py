@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 
 from resihp_agent.announcer import Announcer
+from resihp_agent.attach import AttachedJobs, AttachListener
 from resihp_agent.beats import Heart
 from resihp_agent.commands import CommandHandler
 from resihp_agent.errors import AgentError, DeclaredLost, StartFailed, ZygoteLost
@@ -48,13 +49,16 @@ class Agent:
         self.announcer = Announcer(bus, self.outbox, node=settings.node, incarnation=incarnation)
         frames = FrameHandler(self.announcer, node=settings.node, clock=clock, link_grace_s=settings.link_grace_s)
         self.supervisor = Supervisor(settings, self.announcer, clock=clock, on_frame=frames)
+        self.attached = AttachedJobs(settings, self.announcer, clock=clock)
+        self._listener = AttachListener(settings.attach_socket or settings.work_dir / "attach.sock", self.attached)
         self._commands: CommandHandler | None = None
         self._consumer: Subscription | None = None
         self.is_ready = False
 
     @property
     def has_zygote(self) -> bool:
-        return self._zygote is not None and self._fatal is None
+        """Or needs none, because it launches no workers."""
+        return (self._zygote is not None or not self._settings.zygote_command) and self._fatal is None
 
     @property
     def num_refused_commands(self) -> int:
@@ -69,7 +73,8 @@ class Agent:
         with locked(self._settings.work_dir):
             try:
                 await self._bus.connect()
-                await self._start_zygote()
+                if self._settings.zygote_command:
+                    await self._start_zygote()
                 async with self._background():
                     await self._join()
                     await self.stopping.wait()
@@ -100,7 +105,12 @@ class Agent:
     @contextlib.asynccontextmanager
     async def _background(self) -> AsyncIterator[None]:
         heart = Heart(
-            self.identity, self.supervisor, self.announcer, period_s=self._settings.beat_period_s, clock=self._clock
+            self.identity,
+            self.supervisor,
+            self.announcer,
+            period_s=self._settings.beat_period_s,
+            clock=self._clock,
+            attached=self.attached.beats,
         )
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in (self.outbox.run(), heart.run(), self._watch())]
@@ -124,13 +134,16 @@ class Agent:
             self.supervisor,
             self.announcer,
             ledger,
+            attached=self.attached,
             incarnation=self._incarnation,
             clock=self._clock,
         )
         await self._bus.listen(Kind.EVENT, peers)
+        await self._bus.listen(Kind.EVENT, self.attached.on_event)
         self._announce()
         node = self._settings.node
         self._consumer = await self._bus.consume(f"agent-{node}", Kind.COMMAND, self._commands, detail=node)
+        await self._listener.start()
         self.is_ready = True
         self.on_ready()
         log.info("agent_ready", node=node, token=ledger.token, incarnation=self._incarnation)
@@ -143,6 +156,7 @@ class Agent:
     async def _watch(self) -> None:
         while True:
             self.supervisor.watch()
+            self.attached.watch()
             await asyncio.sleep(self._settings.watch_period_s)
 
     def _child_exited(self, pid: int, code: int | None) -> None:
@@ -179,6 +193,7 @@ class Agent:
 
     async def _leave(self) -> None:
         patience_s = self._settings.drain_timeout_s
+        await self._listener.close()
         if self._consumer is not None:
             with contextlib.suppress(TimeoutError):  # a start in progress may hang: its worker dies with the zygote
                 await asyncio.wait_for(self._consumer.stop(), 0.1 * patience_s)

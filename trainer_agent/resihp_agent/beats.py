@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from resihp_agent.announcer import Announcer
 from resihp_agent.identity import NodeIdentity
 from resihp_agent.supervisor import Supervisor
-from resihp_messages.report import NodeBeat
+from resihp_messages.report import NodeBeat, WorkerBeat
 
 
 class Heart:
@@ -23,12 +23,14 @@ class Heart:
         *,
         period_s: float,
         clock: Callable[[], float],
+        attached: Callable[[float], Iterator[WorkerBeat]] = lambda now_s: iter(()),
     ) -> None:
         self._identity = identity
         self._supervisor = supervisor
         self._announcer = announcer
         self._period_s = period_s
         self._clock = clock
+        self._attached = attached
         self._sequence = itertools.count(1)
 
     def beat(self) -> NodeBeat:
@@ -37,7 +39,7 @@ class Heart:
         return NodeBeat(
             sequence=next(self._sequence),
             period_s=self._period_s,
-            workers=tuple(worker.beat(now_s) for worker in self._supervisor.workers()),
+            workers=(*(worker.beat(now_s) for worker in self._supervisor.workers()), *self._attached(now_s)),
             **self._identity.fields(),
         )
 

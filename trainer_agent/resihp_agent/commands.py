@@ -15,6 +15,7 @@ import structlog
 
 from resihp_agent import process
 from resihp_agent.announcer import Announcer
+from resihp_agent.attach import AttachedJobs
 from resihp_agent.errors import RefusedCommand, StartFailed
 from resihp_agent.frames import acknowledge_start
 from resihp_agent.job import LocalJob
@@ -43,6 +44,7 @@ class CommandHandler:
         announcer: Announcer,
         ledger: FencingLedger,
         *,
+        attached: AttachedJobs,
         incarnation: str,
         clock: Callable[[], float],
     ) -> None:
@@ -50,6 +52,7 @@ class CommandHandler:
         self._supervisor = supervisor
         self._announcer = announcer
         self._ledger = ledger
+        self._attached = attached
         self._incarnation = incarnation
         self._clock = clock
         self._handled: OrderedDict[str, None] = OrderedDict()
@@ -80,6 +83,8 @@ class CommandHandler:
         match body:
             case command.StartWorkers():
                 await self._start_workers(envelope, body)
+            case command.WatchWorkers():
+                self._attached.accept(envelope, body)
             case command.ApplyPlan():
                 self._apply_plan(envelope, body, job)
             case command.FenceWorker() if job is not None and body.rank in job.workers:

@@ -47,8 +47,20 @@ class AgentSettings(ServiceSettings):
     """If the agent itself did not run for this long, silence of its workers counts only from then on."""
     drain_timeout_s: Positive = 10.0
     """On SIGTERM: workers may leave within the first half of this time, messages be delivered within the rest."""
+    attach_socket: Path | None = None
+    """Unix socket for ranks of jobs that somebody else launches. None: `attach.sock` in the work folder."""
+    attach_stall_s: Positive = 1.5
+    """A rank of an attached job that is stopped (SIGSTOP, a debugger) is called frozen after this long."""
+    attach_silence_s: Positive = 30.0
+    """One that is not stopped, but shows no sign of life: it may be in a long call that holds the interpreter."""
+    collateral_s: Positive = 1.0
+    """Exits of an attached job's ranks within this time are judged together: most follow from the first."""
+    restart_wait_s: Positive = 15.0
+    """An attached job without `resihp run` is over this long after its last rank: its launcher may start it again."""
     zygote_command: tuple[str, ...] = (sys.executable, "-m", "resihp_trainer.zygote")
-    """Program that forks store and workers; `--control-fd N` is appended."""
+    """Program that forks store and workers; `--control-fd N` is appended. Empty: this agent launches no workers, it
+    only watches attached jobs."""
+
 
     @model_validator(mode="after")
     def _order(self) -> AgentSettings:

@@ -21,6 +21,7 @@ import structlog
 from resihp_agent import process
 from resihp_agent.announcer import Announcer
 from resihp_agent.columns import ReportColumns
+from resihp_agent.errors import StartFailed
 from resihp_agent.frames import acknowledge_start
 from resihp_agent.job import LocalJob
 from resihp_agent.link import WorkerLink
@@ -79,7 +80,7 @@ class Supervisor:
     async def start(self, spec: JobSpec, rank: int, start: int = 0) -> Worker:
         """Fork a worker and configure it. `start`: how many the rank had before it. Raises `StartFailed`."""
         if self._zygote is None:
-            raise RuntimeError("no zygote attached")
+            raise StartFailed("this agent launches no workers: it only watches attached jobs")
         ours, theirs = child_ends()
         page_fd = page_memory(PAGE_BYTES)
         log_fd = os.open(self._log_path(spec.name, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

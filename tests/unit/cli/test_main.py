@@ -17,6 +17,7 @@ from resihp_store.revisions import upgrade
 from support.gateway import AFTER_LOSS, seed
 
 COMMANDS = {
+    "run",
     "demo",
     "up",
     "train",

@@ -1,0 +1,322 @@
+"""All attached jobs of this node: what their ranks say and how they end, told to the fleet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from resihp_agent import process
+from resihp_agent.announcer import Announcer
+from resihp_agent.attach import judge, kernel
+from resihp_agent.attach.job import AttachedJob, committed, spec_of
+from resihp_agent.attach.rank import AttachedRank
+from resihp_agent.columns import ReportColumns
+from resihp_agent.settings import AgentSettings
+from resihp_messages import AnyEnvelope, ack, command, event
+from resihp_messages.attach import (
+    AttachBeat,
+    AttachBye,
+    AttachFrame,
+    AttachHello,
+    AttachIteration,
+    LauncherBye,
+    LauncherHello,
+)
+from resihp_messages.report import WorkerBeat
+
+log = structlog.get_logger(__name__)
+
+_GATHER_S = 0.3
+"""Hellos of one node's ranks are said together."""
+
+
+class AttachedJobs:
+    """Receiver of the listener's frames. All methods run on the event loop's thread and never wait."""
+
+    def __init__(self, settings: AgentSettings, announcer: Announcer, *, clock: Callable[[], float]) -> None:
+        self._settings, self._announcer, self._clock = settings, announcer, clock
+        self._jobs: dict[str, AttachedJob] = {}
+        self._by_pid: dict[int, tuple[AttachedJob, AttachedRank]] = {}
+        self._launchers: dict[int, str] = {}
+        self._watched_since_s = self._last_watch_s = clock()
+        self.num_early = 0
+        """Iterations that ended before the scheduler knew the job."""
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self._by_pid)
+
+    def beats(self, now_s: float) -> Iterator[WorkerBeat]:
+        """Every living rank, by job and rank."""
+        for name, job in sorted(self._jobs.items()):
+            yield from (job.ranks[rank].worker_beat(name, job.epoch, now_s) for rank in sorted(job.ranks))
+
+    # --- frames ---------------------------------------------------------------------------------------------------
+
+    def frame(self, pid: int, frame: AttachFrame) -> None:
+        if isinstance(frame, AttachHello):
+            self._hello(pid, frame)
+        elif isinstance(frame, LauncherHello):
+            self._launchers[pid] = frame.job
+            self._job(frame.job).launcher = True
+        elif isinstance(frame, LauncherBye):
+            self._launcher_gone(self._launchers.pop(pid, ""))
+        elif pid in self._by_pid:
+            self._said(*self._by_pid[pid], frame)
+
+    def closed(self, pid: int) -> None:
+        """A rank may come again; its exit is told by the kernel. A launcher that is gone starts nobody any more."""
+        self._launcher_gone(self._launchers.pop(pid, ""))
+
+    def _hello(self, pid: int, hello: AttachHello) -> None:
+        now_s = self._clock()
+        if pid in self._by_pid:  # the line was interrupted
+            self._by_pid[pid][1].last_sign_s = now_s
+            return
+        job = self._job(hello.job)
+        if hello.start > job.start:
+            job = self._begin_anew(job, hello.start)
+        rank = AttachedRank(hello, pid, process.open_pidfd(pid), now_s)
+        if rank.pidfd is None:
+            return  # gone already
+        job.ranks[rank.rank], job.ends_at_s = rank, None
+        self._by_pid[pid] = (job, rank)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(rank.pidfd, self._exited, job, rank)
+        log.info("rank_attached", job=job.name, rank=rank.rank, pid=pid, start=job.start)
+        if len(job.ranks) == hello.local_world_size:
+            self._announce(job)
+        else:
+            loop.call_later(_GATHER_S, self._announce, job)
+
+    def _job(self, name: str) -> AttachedJob:
+        if name not in self._jobs:
+            self._jobs[name] = AttachedJob(name, ReportColumns(self._settings.node))
+        return self._jobs[name]
+
+    def _begin_anew(self, job: AttachedJob, start: int) -> AttachedJob:
+        """The launcher has started the job again: what is known of its last start is void."""
+        self._settle_exits(job)
+        for rank in job.ranks.values():
+            if rank.pidfd is not None:
+                asyncio.get_running_loop().remove_reader(rank.pidfd)
+            self._forget(rank)
+        job.ranks.clear()
+        new = AttachedJob(job.name, ReportColumns(self._settings.node), start, launcher=job.launcher)
+        self._jobs[job.name] = new
+        return new
+
+    def _announce(self, job: AttachedJob) -> None:
+        new = sorted(job.ranks.keys() - job.announced)
+        if not new:
+            return
+        job.announced.update(new)
+        body = event.WorkersAttached(
+            node=self._settings.node,
+            ranks=tuple(new),
+            pids=tuple(job.ranks[rank].pid for rank in new),
+            start=job.start,
+            spec=spec_of(job.ranks[new[0]].hello).model_dump(mode="json"),
+        )
+        self._announcer.say(body, job=job.name, epoch=job.start + 1)
+
+    def accept(self, envelope: AnyEnvelope, body: command.WatchWorkers) -> None:
+        """The scheduler knows this start of the job: reports may go out."""
+        job = self._jobs.get(envelope.job)
+        if job is not None and envelope.epoch == job.start + 1:
+            job.epoch, job.reconfiguration_id = envelope.epoch, body.reconfiguration_id
+
+    def _said(self, job: AttachedJob, rank: AttachedRank, frame: AttachBeat | AttachIteration | AttachBye) -> None:
+        now_s = self._clock()
+        if isinstance(frame, AttachBeat):
+            rank.heard(frame, now_s)
+            self._resumed(job, rank, now_s)
+        elif isinstance(frame, AttachIteration):
+            rank.last_sign_s = now_s
+            self._iteration(job, rank, frame)
+        else:
+            rank.bye = frame
+
+    def _iteration(self, job: AttachedJob, rank: AttachedRank, frame: AttachIteration) -> None:
+        rank.committed, rank.loss = frame.iteration, frame.loss
+        rank.peak_rss_bytes = max(rank.peak_rss_bytes, frame.rss_bytes)
+        job.has_hung = False
+        if not job.epoch:
+            self.num_early += 1
+            return
+        row, awaited = committed(job.epoch, frame), tuple(job.ranks)
+        for epoch, report in job.columns.add(rank.rank, row, awaited, job.reconfiguration_id):
+            # Nobody counts the global batch: what the ranks here did, for all ranks.
+            tokens = sum(report.tokens) * rank.hello.world_size // len(report.ranks)
+            copies = rank.hello.axes.get("pp", 1) * rank.hello.axes.get("tp", 1)
+            whole = report.model_copy(update={"global_tokens": tokens // copies})
+            self._announcer.report(whole, job=job.name, epoch=epoch)
+
+    # --- exits ----------------------------------------------------------------------------------------------------
+
+    def _exited(self, job: AttachedJob, rank: AttachedRank) -> None:
+        """The process is gone. What it said last may still be on its way."""
+        now_s, code = self._clock(), kernel.exit_code(rank.pid)
+        assert rank.pidfd is not None
+        asyncio.get_running_loop().remove_reader(rank.pidfd)
+        asyncio.get_running_loop().call_later(0.05, self._gone, job, rank, code, now_s)
+
+    def _gone(self, job: AttachedJob, rank: AttachedRank, code: int | None, noticed_s: float) -> None:
+        if job.ranks.get(rank.rank) is not rank:
+            return
+        self._forget(rank)
+        del job.ranks[rank.rank]
+        if rank.bye is not None and not rank.bye.error and not code:
+            self._finished(job, rank)
+        else:
+            error = rank.bye.error if rank.bye is not None else ""
+            detect_s = max(0.0, noticed_s - rank.last_sign_s)
+            gone = judge.Exit(rank.rank, rank.pid, code, error, rank.committed, noticed_s, detect_s)
+            log.info("rank_exited", job=job.name, rank=rank.rank, pid=rank.pid, code=code, error=error)
+            if not job.exits and job.explained_s is None:
+                asyncio.get_running_loop().call_later(self._settings.collateral_s, self._settle_exits, job)
+            job.exits.append(gone)
+        if not job.ranks:
+            self._ends_soon(job)
+
+    def _forget(self, rank: AttachedRank) -> None:
+        self._by_pid.pop(rank.pid, None)
+        rank.release()
+
+    def _finished(self, job: AttachedJob, rank: AttachedRank) -> None:
+        log.info("rank_finished", job=job.name, rank=rank.rank, iteration=rank.committed)
+        for epoch, report in () if job.ranks else job.columns.flush():
+            self._announcer.report(report, job=job.name, epoch=epoch)
+        body = ack.WorkerFinished(
+            node=self._settings.node,
+            rank=rank.rank,
+            committed=rank.committed,
+            samples_expected=0,
+            samples_once=0,
+            final_loss=rank.loss,
+            peak_rss_bytes=rank.peak_rss_bytes,
+        )
+        self._announcer.say(body, job=job.name, epoch=job.epoch)
+
+    def _settle_exits(self, job: AttachedJob) -> None:
+        """Say which of the exits are faults; the others followed from them."""
+        exits, job.exits = job.exits, []
+        if not exits or job.explained_s is not None:
+            return
+        guilty = judge.culprits(exits)
+        log.info("exits_settled", job=job.name, faults=[e.rank for e in guilty], exits=[e.rank for e in exits])
+        job.lost.update({e.rank: e for e in guilty})
+        if guilty:
+            job.explained_s = self._clock()
+        else:
+            job.stopped = exits[0].text
+        for gone in guilty:
+            body = event.WorkerExited(
+                node=self._settings.node,
+                rank=gone.rank,
+                pid=gone.pid,
+                exit_code=gone.code,
+                iteration=gone.iteration,
+                detect_s=gone.detect_s,
+                start=job.start,
+                error=gone.error,
+            )
+            self._announcer.say(body, job=job.name, epoch=job.epoch)
+
+    async def on_event(self, envelope: AnyEnvelope) -> None:
+        """A death on another node explains the exits here that follow it."""
+        body, job = envelope.body, self._jobs.get(envelope.job)
+        if isinstance(body, event.WorkerExited) and job is not None and body.node != self._settings.node:
+            guilty = [e for e in job.exits if e.guilt is judge.Guilt.DIED]
+            if not guilty and body.start == job.start:
+                job.explained_s, job.exits = self._clock(), []
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def _ends_soon(self, job: AttachedJob) -> None:
+        """Nobody is left here; a launcher may start everybody again."""
+        patience_s = self._settings.restart_wait_s if not job.launcher else float("inf")
+        job.ends_at_s = self._clock() + patience_s
+
+    def _launcher_gone(self, name: str) -> None:
+        job = self._jobs.get(name)
+        if job is None or not job.launcher:
+            return
+        job.launcher = False
+        if not job.announced:  # its command never trained
+            del self._jobs[name]
+        elif job.ends_at_s is not None:
+            job.ends_at_s = self._clock() + self._settings.collateral_s
+
+    def _end(self, job: AttachedJob) -> None:
+        """If the job has not finished here, it has failed."""
+        self._settle_exits(job)
+        del self._jobs[job.name]
+        first = min(job.lost.values(), key=lambda e: e.noticed_s, default=None)
+        if first is not None:
+            rank, reason = first.rank, first.text
+        elif job.explained_s is not None or job.stopped:
+            rank, reason = min(job.announced), job.stopped or "the launcher ended the job after a fault on another node"
+        else:
+            return  # every rank here has finished
+        body = ack.WorkerFailed(node=self._settings.node, rank=rank, error=reason[:4096])
+        self._announcer.say(body, job=job.name, epoch=job.epoch)
+
+    # --- silence and hangs ----------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Look at every rank once."""
+        now_s = self._clock()
+        if now_s - self._last_watch_s > self._settings.own_pause_s:  # we were held up: everybody's silence begins anew
+            self._watched_since_s = now_s
+        self._last_watch_s = now_s
+        for job in list(self._jobs.values()):
+            for rank in list(job.ranks.values()):
+                self._look_for_stall(job, rank, now_s)
+            if job.ranks and not job.has_hung and judge.hangs(job.ranks.values(), now_s):
+                self._hung(job, now_s)
+            if job.ends_at_s is not None and now_s >= job.ends_at_s:
+                self._end(job)
+
+    def _look_for_stall(self, job: AttachedJob, rank: AttachedRank, now_s: float) -> None:
+        silent_s = min(now_s - rank.last_sign_s, now_s - self._watched_since_s)
+        if rank.stalled_at_s is not None or silent_s <= self._settings.attach_stall_s:
+            return
+        letter = process.state_letter(rank.pid)
+        if letter in {"", "Z", "X"}:  # exiting: the pidfd will tell
+            return
+        if not process.is_stopped(letter) and silent_s <= self._settings.attach_silence_s:
+            return  # one long call that keeps the interpreter to itself is no fault
+        rank.stalled_at_s = rank.last_sign_s
+        body = event.WorkerStalled(
+            node=self._settings.node,
+            rank=rank.rank,
+            pid=rank.pid,
+            iteration=rank.committed,
+            stalled_s=silent_s,
+            process_state=letter,
+            fenced=False,
+        )
+        self._announcer.say(body, job=job.name, epoch=job.epoch)
+        log.warning("rank_stalled", job=job.name, rank=rank.rank, pid=rank.pid, silent_s=silent_s, state=letter)
+
+    def _resumed(self, job: AttachedJob, rank: AttachedRank, now_s: float) -> None:
+        if rank.stalled_at_s is None:
+            return
+        silent_s, rank.stalled_at_s = now_s - rank.stalled_at_s, None
+        body = event.WorkerResumed(node=self._settings.node, rank=rank.rank, pid=rank.pid, silent_s=silent_s)
+        self._announcer.say(body, job=job.name, epoch=job.epoch)
+
+    def _hung(self, job: AttachedJob, now_s: float) -> None:
+        job.has_hung = True
+        ranks = [job.ranks[rank] for rank in sorted(job.ranks)]
+        body = event.WorkersHung(
+            node=self._settings.node,
+            iteration=max(r.committed for r in ranks),
+            quiet_s=min(r.quiet_s(now_s) for r in ranks if r.stalled_at_s is None),
+            ranks=tuple(r.stuck(now_s) for r in ranks),
+        )
+        self._announcer.say(body, job=job.name, epoch=job.epoch)
+        log.warning("job_hangs", job=job.name, ranks=[r.rank for r in ranks])

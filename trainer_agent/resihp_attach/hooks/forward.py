@@ -1,0 +1,103 @@
+"""Calls of the whole model: DDP, the root of FSDP2, or a module that was named to `attach`.
+
+A call with gradients is a micro-batch; one without is evaluation, announced work besides training.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from types import ModuleType
+from typing import Any
+
+from resihp_attach import lengths
+from resihp_attach.guard import guard
+from resihp_attach.watch import watch
+
+_recorder = watch.recorder
+_evaluations: list[float] = []
+"""When calls without gradients began, the outermost one first."""
+
+
+@guard("model call")
+def begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """The model is called with these arguments."""
+    if not sys.modules["torch"].is_grad_enabled():
+        _evaluations.append(time.perf_counter())
+        return
+    work = lengths.NOTHING
+    if _recorder.declared is None:
+        work = guard("lengths")(lengths.of_call)(args, kwargs) or work
+    _recorder.forward_begins(work)
+
+
+@guard("model call")
+def ends() -> None:
+    """It has returned, or raised."""
+    if not _evaluations:
+        _recorder.forward_ends()
+        return
+    begun_s = _evaluations.pop()
+    if not _evaluations and not _recorder.phase:
+        _recorder.spent("eval", time.perf_counter() - begun_s)
+
+
+def hook(torch: ModuleType) -> None:
+    """After `import torch`: DDP."""
+    ddp = torch.nn.parallel.DistributedDataParallel
+    original, original_init = ddp.forward, ddp.__init__
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        begins(args, kwargs)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            ends()
+
+    @functools.wraps(original_init)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original_init(self, *args, **kwargs)
+        _watch_gradients(self)
+
+    ddp.forward, ddp.__init__ = forward, init
+
+
+@guard("gradients")
+def _watch_gradients(module: Any) -> None:
+    """The newest gradient of a pass marks where the reducer's wait begins."""
+    ready = guard("gradients")(lambda _: _recorder.gradient_ready())
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(ready)
+
+
+def hook_fsdp(module: ModuleType) -> None:
+    """After the import of FSDP2's state: the root's forward."""
+    state = module.FSDPState
+    pre, post = state._root_pre_forward, state._post_forward
+
+    @functools.wraps(pre)
+    def root_pre_forward(self: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        if self._is_root:
+            begins(args, kwargs)
+        return pre(self, module, args, kwargs)
+
+    @functools.wraps(post)
+    def post_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = post(self, *args, **kwargs)
+        if self._is_root:
+            ends()
+        return result
+
+    state._root_pre_forward, state._post_forward = root_pre_forward, post_forward
+
+
+def observe(model: Any) -> None:
+    """A module that none of the wrappers above is around."""
+    kind = type(model).__name__
+    if kind == "DistributedDataParallel" or hasattr(model, "set_requires_gradient_sync"):
+        return  # seen already
+    model.register_forward_pre_hook(lambda _, args, kwargs: begins(args, kwargs), with_kwargs=True)
+    model.register_forward_hook(lambda *_: ends(), always_call=True)

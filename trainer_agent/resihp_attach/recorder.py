@@ -1,0 +1,204 @@
+"""What one rank does in one iteration: compute apart from waiting, per micro-batch. Pure; times come from a clock.
+
+Compute of a backward pass = its duration - waits inside it - its *tail*: the time from the last gradient to its return,
+which is spent in the reducer's own wait for its peers. Without that, all ranks of a data-parallel group look equally
+slow, because everybody waits for the slowest one inside the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from resihp_attach.lengths import NOTHING, Work
+
+
+@dataclass
+class _Span:
+    """A forward or backward pass that is under way."""
+
+    begun_s: float
+    waited_s: float
+    """Of the iteration, when the span began."""
+
+
+@dataclass
+class _Iteration:
+    begun_s: float
+    works: list[Work] = field(default_factory=list)
+    forward_s: list[float] = field(default_factory=list)
+    backward_s: list[float] = field(default_factory=list)
+    phases_s: dict[str, float] = field(default_factory=dict)
+    wait_s: float = 0.0
+    """Python waits and tails."""
+
+
+class Recorder:
+    """Called by hooks from the training thread; `emit` gets one frame per optimizer step."""
+
+    def __init__(self, clock: Callable[[], float], emit: Callable[[dict[str, Any]], None]) -> None:
+        self._clock, self._emit = clock, emit
+        self.iteration = 0
+        """Optimizer steps that are done."""
+        self.ops = 0
+        """Grows with everything that happens: the sign of progress."""
+        self.phase = ""
+        self.progress_s = clock()
+        self.protected_until_s = 0.0
+        self.rss_bytes = 0
+        self.loss: float | None = None
+        self.declared: Work | None = None
+        """What the next micro-batch holds, if somebody has said so."""
+        self._now = _Iteration(clock())
+        self._forward: _Span | None = None
+        self._backward: _Span | None = None
+        self._depth = [0, 0]
+        self._gradient: tuple[float, float] | None = None
+        """When the newest gradient was ready, and what had been waited by then."""
+
+    # --- passes ---------------------------------------------------------------------------------------------------
+
+    def forward_begins(self, work: Work = NOTHING) -> None:
+        """Of the whole model, with gradients. Nested calls count once."""
+        self._depth[0] += 1
+        if self._depth[0] == 1 and not self.phase:
+            self._tick()
+            self._first_pass()
+            self._now.works.append(self._known(work))
+            self._forward = _Span(self._clock(), self._now.wait_s)
+
+    def forward_ends(self) -> None:
+        self._depth[0] = max(0, self._depth[0] - 1)
+        span, self._forward = (self._forward, None) if self._depth[0] == 0 else (None, self._forward)
+        if span is not None:
+            self._tick()
+            self._now.forward_s.append(self._compute(span, 0.0))
+
+    def backward_begins(self) -> None:
+        self._depth[1] += 1
+        if self._depth[1] == 1 and not self.phase:
+            self._tick()
+            self._gradient = None
+            self._backward = _Span(self._clock(), self._now.wait_s)
+
+    def backward_ends(self) -> None:
+        self._depth[1] = max(0, self._depth[1] - 1)
+        span, self._backward = (self._backward, None) if self._depth[1] == 0 else (None, self._backward)
+        if span is not None:
+            self._tick()
+            tail_s = self._tail(span)
+            self._now.backward_s.append(self._compute(span, tail_s))
+            self._now.wait_s += tail_s
+
+    def gradient_ready(self) -> None:
+        """A parameter's gradient is complete; only the newest one of a pass matters."""
+        self._gradient = (self._clock(), self._now.wait_s)
+
+    def waited(self, seconds: float) -> None:
+        """For other ranks, wherever in the iteration."""
+        self._now.wait_s += seconds
+        self._tick()
+
+    def _tail(self, span: _Span) -> float:
+        if self._gradient is None or self._gradient[0] < span.begun_s:
+            return 0.0
+        ready_s, waited_s = self._gradient
+        return max(0.0, self._clock() - ready_s - (self._now.wait_s - waited_s))
+
+    def _compute(self, span: _Span, tail_s: float) -> float:
+        return max(0.0, self._clock() - span.begun_s - (self._now.wait_s - span.waited_s) - tail_s)
+
+    # --- iterations -----------------------------------------------------------------------------------------------
+
+    def step_done(self) -> None:
+        """The optimizer has stepped: the iteration is over. A step without a pass before it is none (a second
+        optimizer, a schedule-free wrapper)."""
+        now_s, done = self._clock(), self._now
+        if not (done.backward_s or done.forward_s):
+            return
+        self._tick()
+        self.iteration += 1
+        self._now = _Iteration(now_s)
+        self._depth, self._forward, self._backward = [0, 0], None, None  # a pass that was left by an exception
+        self._emit(self._frame(done, now_s))
+        self.loss = None
+
+    def replace_newest(self, work: Work) -> None:
+        """What the micro-batch that has begun holds: known only once its data were read."""
+        if self._now.works:
+            self._now.works[-1] = work
+
+    def _known(self, guessed: Work) -> Work:
+        work, self.declared = self.declared or guessed, None
+        return work
+
+    @contextmanager
+    def unit(self, work: Work | None) -> Iterator[None]:
+        """One micro-batch of a loop that says so itself. If nobody sees the model being called inside, everything but
+        backward passes and waits counts as its forward pass."""
+        self.declared = work
+        self._tick()
+        now, begun_s, waited_s = self._now, self._clock(), self._now.wait_s
+        num_seen, backward_s = len(now.forward_s), sum(now.backward_s)
+        try:
+            yield
+        finally:
+            self._tick()
+            if now is self._now and len(now.forward_s) == num_seen:
+                other_s = (now.wait_s - waited_s) + (sum(now.backward_s) - backward_s)
+                now.works.append(self._known(NOTHING))
+                now.forward_s.append(max(0.0, self._clock() - begun_s - other_s))
+
+    def _frame(self, done: _Iteration, now_s: float) -> dict[str, Any]:
+        num_units = max(1, len(done.forward_s))
+        works = (done.works + [NOTHING] * num_units)[:num_units]
+        forward_s = done.forward_s or [0.0]
+        backward_s = done.backward_s
+        if len(backward_s) != num_units:  # a chunked loss, or a pass without a model call: only the sum is known
+            backward_s = [sum(backward_s) / num_units] * num_units
+        return {
+            "type": "iteration",
+            "iteration": self.iteration,
+            "step_s": now_s - done.begun_s,
+            "unit_forward_s": forward_s,
+            "unit_backward_s": backward_s,
+            "unit_tokens": [work.tokens for work in works],
+            "unit_sum_sq_len": [work.sum_sq_len for work in works],
+            "lengths_source": works[0].source,
+            "wait_s": done.wait_s,
+            "phases_s": done.phases_s,
+            "rss_bytes": self.rss_bytes,
+            "loss": self.loss,
+        }
+
+    # --- phases ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def in_phase(self, name: str, max_s: float = 0.0) -> Iterator[None]:
+        """Work besides training. Its passes are no micro-batches; an iteration with it is not judged as slow; for
+        `max_s` it may show no progress."""
+        outer, begun_s = self.phase, self._clock()
+        self.phase, self.protected_until_s = name, max(self.protected_until_s, begun_s + max_s)
+        self._tick()
+        try:
+            yield
+        finally:
+            self.phase, self.protected_until_s = outer, 0.0
+            self._tick()
+            if not outer:
+                self.spent(name, self._clock() - begun_s)
+
+    def spent(self, phase: str, seconds: float) -> None:
+        """Work besides training took this long."""
+        self._now.phases_s[phase] = self._now.phases_s.get(phase, 0.0) + seconds
+
+    def _first_pass(self) -> None:
+        """What came before training (imports, data, the first connection) belongs to no iteration."""
+        if self.iteration == 0 and not (self._now.forward_s or self._now.backward_s):
+            self._now.begun_s = self._clock()
+
+    def _tick(self) -> None:
+        self.ops += 1
+        self.progress_s = self._clock()
