@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import log2
 
 from resihp_plan.cluster import Health, speed_of
 from resihp_plan.layout import unit_shares
@@ -98,7 +99,10 @@ class CostModel:
     backward_ratio: float = 2.0
     """Two matrix products per forward one."""
     collective_latency_s: float = 0.0
-    """Per collective inside a TP group or over bucket owners."""
+    """Per collective of two inside a TP group or over bucket owners."""
+    latency_growth: float = 0.0
+    """By how much of itself that latency grows with each doubling of the members: 0 for links that do all at once, 1
+    for rounds one after the other (gloo on hosts whose processes share cores)."""
     transfer_latency_s: float = 0.0
     """Per pipeline transfer."""
     bytes_per_s: float = float("inf")
@@ -188,9 +192,13 @@ class CostModel:
         count = 2 * layers + (1 if last else 0)
         activation = self.model.hidden * self.bytes_per_element
         return Linear(
-            fixed=count * self.collective_latency_s,
+            fixed=count * self.latency_s(degree),
             per_token=count * _ring(degree) * activation / (self.tp_bytes_per_s or self.bytes_per_s),
         )
+
+    def latency_s(self, members: int) -> float:
+        """Of one collective."""
+        return self.collective_latency_s * (1.0 + self.latency_growth * max(0.0, log2(members) - 1.0))
 
     def transfer_s(self, num_senders: int, num_receivers: int, tokens: int, link: float = 1.0) -> float:
         """A pipeline transfer of activations (or their gradients), with the all-gather of unequal degrees. `link`: of
@@ -202,7 +210,7 @@ class CostModel:
         gather = 0.0
         if num_receivers > 1:
             inside = self.tp_bytes_per_s or self.bytes_per_s
-            gather = self.collective_latency_s + size * (num_receivers - 1) / num_receivers / inside
+            gather = self.latency_s(num_receivers) + size * (num_receivers - 1) / num_receivers / inside
         return self.transfer_latency_s + chunk / (self.bytes_per_s * link) + gather
 
     def all_reduce_s(self, num_owners: int, num_elements: int, link: float = 1.0) -> float:
@@ -210,7 +218,7 @@ class CostModel:
         if num_owners < 2:
             return 0.0
         size = num_elements * self.bytes_per_element
-        return self.collective_latency_s + _ring(num_owners) * size / (self.bytes_per_s * link)
+        return self.latency_s(num_owners) + _ring(num_owners) * size / (self.bytes_per_s * link)
 
     def pace_line(self, replica: ReplicaPlan, work: MicroBatchWork, health: Health | None = None) -> Linear:
         """Forward and backward of a micro-batch in the stage that is slowest at `work`: the pace of a full pipeline."""

@@ -33,7 +33,7 @@ class Calibration:
     """Measured computing time over the nominal one."""
     backward_ratio: float
     latency_s: float
-    """Per collective and pipeline transfer."""
+    """Per collective of two and pipeline transfer; collectives of more take rounds (`CostModel.latency_growth`)."""
     overhead_s: float
     """Per iteration, outside pipelines and gradient synchronisation: slicing, optimizer, scheduling of the host."""
     tokens_per_micro_batch: int
@@ -72,6 +72,7 @@ def calibrated_cost(spec: JobSpec, model: ModelSpec, measured: Calibration | Non
         fixed_s=nominal.fixed_s * scale,
         backward_ratio=measured.backward_ratio,
         collective_latency_s=measured.latency_s,
+        latency_growth=1.0,
         transfer_latency_s=measured.latency_s,
     )
 
@@ -91,7 +92,7 @@ def calibrate(
     if len(iterations) < FEWEST:
         return None
     model = ModelSpec(**spec.model.model_dump())
-    nominal = nominal_cost(spec, model)
+    nominal = replace(nominal_cost(spec, model), latency_growth=1.0)
     lines = _lines(plan, nominal, health)
     computed = [(m.ranks[r], lines[r]) for m in iterations for r in lines]
     expected_s = sum(line.seconds(w) for seconds, line in computed for w in seconds.units)
@@ -133,7 +134,7 @@ def _latency_s(plan: ParallelPlan, iterations: Sequence[Measured], cost: CostMod
             if len(stage.ranks) == 1:
                 continue
             line = cost.stage_cost(stage, last=s == len(replica.stages) - 1).collectives
-            count = line.fixed / cost.collective_latency_s
+            count = line.fixed / cost.collective_latency_s  # in units of a collective of two
             for m in iterations:
                 for rank in stage.ranks:
                     seconds = m.ranks[rank]
