@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import random
+import resource
 import time
-import tracemalloc
 from collections.abc import Sequence
 
 from benchmarks import report
 from benchmarks.planner.settings import Setting
-from resihp_plan.planner import plan_change
+from resihp_plan.planner import Effort, plan_change
+from resihp_plan.planner.timeline import timeline
 
 PER_REPLICA = 64
 """TP 4 x PP 16 of the 70B model."""
+FULL_ONLY_ABOVE = 512
+"""Beyond, the full effort is the fast one."""
 
 
 def planning_times(sizes: Sequence[int]) -> str:
-    """A table; wall and CPU seconds (the machine may be busy)."""
+    """A table; the machine may be busy, so CPU seconds beside those of the clock."""
     rows = []
     for number in sizes:
         setting = (
@@ -27,25 +30,35 @@ def planning_times(sizes: Sequence[int]) -> str:
         rng = random.Random(number)
         hit = rng.sample(range(number), max(1, number // 16))
         health = {r: 0.0 if i % 2 else rng.choice([0.9, 0.75, 0.5]) for i, r in enumerate(hit)}
-        plan = setting.healthy[0]
-        wall, cpu = time.monotonic(), time.process_time()
-        decision = plan_change(
-            plan, setting.cost.model, setting.cluster, health, setting.workload, clock=time.monotonic,
-            cost=setting.cost, memory=setting.memory,
-        )  # fmt: skip
-        wall, cpu = time.monotonic() - wall, time.process_time() - cpu
-        peak = 0.0
-        if number <= 256:  # tracing makes planning several times slower
-            tracemalloc.start()
-            plan_change(
-                plan, setting.cost.model, setting.cluster, health, setting.workload, clock=time.monotonic,
-                cost=setting.cost, memory=setting.memory,
-            )  # fmt: skip
-            peak = tracemalloc.get_traced_memory()[1] / 2**20
-            tracemalloc.stop()
-        ratio = decision.predicted_tokens_per_s / decision.bound_tokens_per_s
-        memory = f"{peak:.0f} MiB" if peak else "-"
-        rows.append([number, len(hit), f"{wall:.2f}", f"{cpu:.2f}", memory, decision.name, f"{ratio:.3f}"])
-        print(rows[-1], flush=True)
-    head = ["devices", "faulty", "wall s", "CPU s", "peak memory", "chosen", "throughput / bound"]
+        efforts = {"fast": Effort.fast(number), "full": Effort.for_devices(number)}
+        if number > FULL_ONLY_ABOVE:
+            del efforts["fast"]
+        for name, effort in efforts.items():
+            timeline.cache_clear()
+            runs = [_run(setting, health, effort) for _ in range(2)]
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            times = [f"{wall:.2f} ({cpu:.2f})" for wall, cpu, _, _ in runs]
+            rows.append([number, len(hit), name, *times, f"{peak:.0f} MiB", runs[0][2], f"{runs[0][3]:.3f}"])
+            print(rows[-1], flush=True)
+    head = [
+        "devices",
+        "faulty",
+        "effort",
+        "first: s (CPU s)",
+        "again: s (CPU s)",
+        "process so far",
+        "chosen",
+        "/ bound",
+    ]
     return report.table(head, rows)
+
+
+def _run(setting: Setting, health: dict[int, float], effort: Effort) -> tuple[float, float, str, float]:
+    plan = setting.healthy[0]
+    wall, cpu = time.monotonic(), time.process_time()
+    decision = plan_change(
+        plan, setting.cost.model, setting.cluster, health, setting.workload, clock=time.monotonic,
+        cost=setting.cost, memory=setting.memory, effort=effort,
+    )  # fmt: skip
+    wall, cpu = time.monotonic() - wall, time.process_time() - cpu
+    return wall, cpu, decision.name, decision.predicted_tokens_per_s / decision.bound_tokens_per_s
