@@ -145,6 +145,7 @@ incidents = Table(
     Column("message_id", String(64), nullable=False, unique=True),
     Column("opened_at", UtcDateTime, nullable=False),
     Column("closed_at", UtcDateTime),
+    Index(None, "job", "opened_at", "id"),
 )
 
 reconfigurations = Table(
@@ -177,6 +178,7 @@ reconfigurations = Table(
     Column("lost_iterations", Integer, nullable=False, default=0, server_default="0"),
     Column("state_source", String(16), nullable=False, default="live", server_default="live"),
     Index(None, "job", "new_epoch", unique=True),
+    Index(None, "job", "created_at", "id"),
 )
 
 decisions = Table(
@@ -253,6 +255,7 @@ events = Table(
     Column("occurred_at", UtcDateTime, nullable=False),
     Column("body", _Json, nullable=False),
     Index(None, "job", "sequence"),
+    Index(None, "name", "sequence"),
 )
 
 outbox = Table(
