@@ -7,7 +7,8 @@ over the epochs of a job. `docs/detection.md` holds the equations.
 
 from resihp_detect.assembly import Assembly, Frame, Record
 from resihp_detect.config import PeerConfig
-from resihp_detect.device_level import DeviceLevel, DeviceMemory
+from resihp_detect.device_level import DeviceLevel
+from resihp_detect.device_memory import DeviceMemory
 from resihp_detect.fingerprints import Divergence, Fingerprints
 from resihp_detect.healthy_time import NUM_FEATURES, HealthyTime, fit_healthy_time
 from resihp_detect.iteration_level import IterationConfig, IterationLevel

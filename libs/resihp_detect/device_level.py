@@ -6,9 +6,7 @@ warm-up is array arithmetic over (groups, devices), so that 10,240 devices cost 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from resihp_detect import conclude
 from resihp_detect.calibrate import Calibration, calibrate, noise_factor
 from resihp_detect.config import PeerConfig
 from resihp_detect.cusum import Cusum
+from resihp_detect.device_memory import DeviceMemory
 from resihp_detect.healthy_time import NUM_FEATURES, HealthyTime, usable
 from resihp_detect.peers import peer_medians, spread
 from resihp_detect.roster import Roster
@@ -25,31 +24,6 @@ from resihp_detect.state import pack, unpack
 from resihp_detect.verdict import Verdict
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class DeviceMemory:
-    """What outlives an epoch of one device."""
-
-    offset: float = 0.0
-    anchor: float = 0.0
-    slow_since: int | None = None
-    """Iteration; None if it is not slow."""
-    level: float = 0.0
-    """Log slowdown."""
-
-    @property
-    def p(self) -> float:
-        """Throughput relative to healthy."""
-        return math.exp(-max(self.level, 0.0)) if self.slow_since is not None else 1.0
-
-    def with_speed(self, slow_since: int | None, p: float) -> DeviceMemory:
-        """The same device at another speed."""
-        return replace(self, slow_since=slow_since, level=-math.log(p) if slow_since is not None else 0.0)
-
-    def as_list(self) -> list[Any]:
-        """Plain values, in the order of the fields."""
-        return [self.offset, self.anchor, self.slow_since, self.level]
 
 
 class DeviceLevel:

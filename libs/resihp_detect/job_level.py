@@ -13,7 +13,8 @@ from typing import Any
 
 from resihp_detect.assembly import Assembly, Frame, Record
 from resihp_detect.config import PeerConfig
-from resihp_detect.device_level import DeviceLevel, DeviceMemory
+from resihp_detect.device_level import DeviceLevel
+from resihp_detect.device_memory import DeviceMemory
 from resihp_detect.fingerprints import Divergence, Fingerprints
 from resihp_detect.probe_level import GROUP as STANDBY
 from resihp_detect.probe_level import ProbeLevel
