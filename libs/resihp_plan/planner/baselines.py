@@ -22,6 +22,8 @@ Groups = list[list[TpGroup | None]]
 """[replica][stage] of the plan; None where nobody works."""
 DELTAS = (0, 1, 2)
 """Of the paper's Algorithm 1, which does not state one; its example has 0."""
+MANY_UNITS = 2048
+"""From here on only the first of them is tried: each takes seconds."""
 
 
 def intact(plan: ParallelPlan, maker: GroupMaker) -> Groups:
@@ -125,7 +127,8 @@ def resihp_paper(
         [_excluded(space.maker, [r for r in st.ranks if space.maker.is_up(r)]) for st in rep.stages]
         for rep in plan.replicas
     ]
-    yield from exchanging(space, groups, layers_of(plan)[0], hopeful)
+    units = space.workload.num_micro_batches * len(plan.replicas[0].stages)
+    yield from exchanging(space, groups, layers_of(plan)[0], hopeful, DELTAS if units <= MANY_UNITS else DELTAS[:1])
 
 
 def exchanging(
