@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from resihp_cli.commands.locate import gateway_url, pick_job
 from resihp_cli.commands.running import run as run_loop
 from resihp_detect import Verdict, VerdictKind
+from resihp_gateway.models import DeviceView, IncidentView
 
 
 def run_who_is_slow(path: Path | None, *, url: str | None, job: str | None) -> int:
@@ -41,8 +43,19 @@ async def _of_job(url: str, job: str | None) -> tuple[str, bool]:
 
     async with GatewayClient(url) as client:
         chosen = await pick_job(client, job)
-        devices = await client.devices(chosen.job)
-    slow = [f"rank {d.rank} ({d.node}) is at {d.p:.2f} of its speed" for d in devices if 0.0 < d.p < 1.0]
-    lost = [str(d.rank) for d in devices if d.p <= 0.0]
+        devices, incidents = await client.devices(chosen.job), await client.incidents(chosen.job)
+    return of_facts(chosen.job, devices, incidents)
+
+
+def of_facts(job: str, devices: Sequence[DeviceView], incidents: Sequence[IncidentView]) -> tuple[str, bool]:
+    """Open incidents of slowness, as the detector found them, whatever the plan has made of it; and who has stopped."""
+    lost = [str(d.rank) for d in devices if d.state == "lost"]
+    slow = [
+        f"rank {rank} ({i.node}) is at {i.verdict['p']:.2f} of its speed since {i.evidence['first_iteration']}"
+        for i in incidents
+        if i.kind == "device_slow" and i.closed_at is None
+        for rank in i.ranks
+        if str(rank) not in lost
+    ]
     parts = slow + ([f"stopped: {', '.join(lost)}"] if lost else [])
-    return "; ".join(parts) or f"nobody is slow in {chosen.job}", bool(slow)
+    return "; ".join(parts) or f"nobody is slow in {job}", bool(slow)
