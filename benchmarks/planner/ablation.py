@@ -30,13 +30,13 @@ OFF: tuple[tuple[str, ...], ...] = (
     ("uneven_tp", "migration"),
     ("uneven_tp", "layers", "migration"),
 )
-SCENARIOS = ("1 dead", "12.5% dead", "medium", "mixed")
+SCENARIOS = ("1 dead", "12.5% dead", "mixed")
 PENALTIES = (0.0, 0.03, 0.05, 0.10, 0.15)
 ERRORS = (0.01, 0.02, 0.03, 0.05, 0.10)
 
 
 def _setting(penalty: float = 0.0) -> Setting:
-    return next(s for s in settings(penalty) if s.name == "13B 4pp")
+    return next(s for s in settings(penalty) if s.name == "13B paper")
 
 
 def ablation(cells: Cells, seeds: int) -> str:
@@ -54,7 +54,7 @@ def ablation(cells: Cells, seeds: int) -> str:
             lost = sum(s is None for s in less)
             row.append(mean_ci(kept) + (f" (x{lost})" if lost else ""))
         rows.append(row)
-    return report.table(["13B 4pp, without", *SCENARIOS], rows)
+    return report.table(["13B paper, without", *SCENARIOS], rows)
 
 
 def _steps(
@@ -90,7 +90,7 @@ def penalties(cells: Cells, seeds: int) -> str:
             ]
             row.append(mean_ci([best / s for s in steps if s]))
         rows.append(row)
-    return report.table(["13B 4pp, kernel penalty", *SCENARIOS], rows)
+    return report.table(["13B paper, kernel penalty", *SCENARIOS], rows)
 
 
 def errors(cells: Cells, seeds: int) -> str:
@@ -99,7 +99,7 @@ def errors(cells: Cells, seeds: int) -> str:
     rows = []
     for sigma in ERRORS:
         row: list[object] = [f"{sigma:.0%}"]
-        for scenario in ("medium", "mixed"):
+        for scenario in ("1 dead", "mixed"):
             kept = [
                 cells.get(
                     f"error/{sigma}/{scenario}/{seed}",
@@ -109,7 +109,7 @@ def errors(cells: Cells, seeds: int) -> str:
             ]
             row.append(f"{mean_ci(kept)} (worst {min(kept):.3f}, median {statistics.median(kept):.3f})")
         rows.append(row)
-    return report.table(["13B 4pp, error in every p", "medium", "mixed"], rows)
+    return report.table(["13B paper, error in every p", "1 dead", "mixed"], rows)
 
 
 def _kept(setting: Setting, scenario: str, seed: int, sigma: float) -> float:
