@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 RankNumber = Annotated[int, Field(ge=0, lt=1_000_000)]
 Speed = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Reason = Annotated[str, Field(max_length=4096)]
+Reason = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
+"""PostgreSQL stores no NUL."""
 
 
 def _strict(**example: Any) -> ConfigDict:

@@ -26,7 +26,7 @@ async def _serve(options: SupervisorOptions) -> None:
     folder = create(datetime.now())
     async with Supervisor(options, folder, note=console.print) as supervisor:
         info = supervisor.info
-        console.print(f"gateway  {info.gateway_url}  (API description: {info.gateway_url}/docs)")
+        console.print(f"gateway  {info.gateway_url}  (the dashboard; API description: {info.gateway_url}/docs)")
         console.print(f"bus      {info.bus_url}")
         console.print(f"logs     {folder.logs}")
         console.print("train with `resihp train JOB.toml`; Ctrl-C stops everything in order")
