@@ -80,10 +80,7 @@ def of_hang(hang: Hang) -> Conclusion:
     ranks = sorted((rank for report in reports for rank in report.ranks), key=lambda r: r.rank)
     who, why = missing(ranks)
     node = next((r.node for r in reports if any(s.rank in who for s in r.ranks)), reports[0].node)
-    collectives: dict[str, JsonValue] = {
-        str(r.rank): f"{r.op} #{r.seq} of {r.group} {r.sizes}{' (over)' if r.done else ''}" if r.op else "unknown"
-        for r in ranks
-    }
+    collectives: dict[str, JsonValue] = {str(r.rank): _collective(r) for r in ranks}
     evidence: dict[str, JsonValue] = {
         "reported_by": hang.observation.source,
         "observation": hang.observation.message_id,
@@ -104,3 +101,10 @@ def of_hang(hang: Hang) -> Conclusion:
     job, epoch = hang.observation.job, hang.observation.epoch
     message_id = _id(job, epoch, reports[0].iteration)
     return Conclusion(body, job, epoch, message_id, message_id)
+
+
+def _collective(rank: event.StuckRank) -> str:
+    """For people."""
+    if not rank.op:
+        return "unknown"
+    return f"{rank.op} #{rank.seq} of {rank.group} {rank.sizes}".rstrip() + (" (over)" if rank.done else "")

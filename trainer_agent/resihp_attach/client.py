@@ -34,6 +34,7 @@ class Client:
         self._border = border
         self._queue: deque[wire.Frame] = deque()
         self._closing = threading.Event()
+        self._last: wire.Frame = {}
         self._sock: socket.socket | None = None
         self._warned = False
         self._retry_s = _RETRY_S[0]
@@ -63,7 +64,7 @@ class Client:
         """Send what is left and `last`; gives up after `timeout_s`."""
         if os.getpid() != self._pid or self._thread is None:
             return
-        self.put(last)
+        self._last = last
         self._closing.set()
         self._thread.join(timeout_s)
 
@@ -88,8 +89,7 @@ class Client:
             while self._queue:
                 self._send(self._queue[0])
                 self._queue.popleft()
-            if not is_last:
-                self._send({"type": "beat", "dropped": self.num_dropped, **self._state()})
+            self._send(self._last if is_last else {"type": "beat", "dropped": self.num_dropped, **self._state()})
         except OSError as error:
             self._away(error)
             self._retry_s = min(2 * self._retry_s, _RETRY_S[1])
