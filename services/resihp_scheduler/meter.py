@@ -32,8 +32,6 @@ class Measured:
     step_s: float = 0.0
     """Slowest rank."""
     ranks: dict[int, RankSeconds] = field(default_factory=dict)
-    is_disturbed: bool = False
-    """It contains announced work besides training (a snapshot, a checkpoint)."""
 
 
 class Meter:
@@ -53,7 +51,6 @@ class Meter:
             while len(rows) > KEPT:
                 rows.popitem(last=False)
         row.step_s = max(row.step_s, *report.step_s)
-        row.is_disturbed |= any(report.phases_s)
         for i, rank in enumerate(report.ranks):
             works = zip(report.unit_tokens[i], report.unit_sum_sq_len[i], strict=True)
             row.ranks[rank] = RankSeconds(
@@ -68,7 +65,7 @@ class Meter:
         rows: Mapping[int, Measured] = self._jobs.get(job, {})
         found = {k: m for k, m in rows.items() if m.epoch == epoch and m.ranks.keys() >= set(ranks)}
         first = min(found, default=0)
-        return {k: m for k, m in sorted(found.items()) if k >= first + skip and not m.is_disturbed}
+        return {k: m for k, m in sorted(found.items()) if k >= first + skip}
 
     def newest_epoch(self, job: str) -> int:
         """0 before the first report."""
