@@ -84,7 +84,7 @@ def install(
     _ready(world, state, moved, plan.epoch)
     saver.enter(target, guards, built)
     done = clock()
-    interpreter = _interpreter(context, plan, target, built, moved.held)
+    interpreter = _interpreter(context, saver, plan, target, built, moved.held)
     return ActiveEpoch(
         command=command,
         plan=plan,
@@ -150,7 +150,7 @@ def _ready(world: Group, state: TrainingState, moved: Moved, epoch: int) -> None
 
 
 def _interpreter(
-    context: Context, plan: ParallelPlan, target: Layout, built: EpochGroups, held: ShardSet
+    context: Context, saver: Saver, plan: ParallelPlan, target: Layout, built: EpochGroups, held: ShardSet
 ) -> Interpreter | None:
     position = plan.position(context.rank)
     if position is None:
@@ -177,6 +177,9 @@ def _interpreter(
         context.page.tick()
         time.sleep(seconds)
 
+    def operation() -> None:
+        context.page.operation()
+        saver.poll()
+
     virtual = VirtualClock.of(context.spec.clock, context.device, context.model, plan, context.rank, pause)
-    page = context.page
-    return Interpreter(model, pipeline, leaves, context.waits, page.operation, context.clock, later, virtual)
+    return Interpreter(model, pipeline, leaves, context.waits, operation, context.clock, later, virtual)

@@ -44,7 +44,7 @@ def run_iteration(
     iteration = state.committed + 1
     batch = documents(context.corpus, context.spec.batch, context.spec.seed, iteration)
     context.waits.reset()
-    work, covered = _execute(context, active, saver, batch)
+    work, covered = _execute(context, active, batch)
     gradients = _synchronise(context, active, iteration)
     state.kept = Kept(active.plan.epoch, gradients)
     ballot = _ballot(work, covered, batch, gradients, max(0, pending_epoch - active.plan.epoch))
@@ -69,7 +69,7 @@ def run_iteration(
     return Step(outcome, work, saver.after_commit(active.held, applied, outcome))
 
 
-def _execute(context: Context, active: ActiveEpoch, saver: Saver, batch: Batch) -> tuple[Work, list[int]]:
+def _execute(context: Context, active: ActiveEpoch, batch: Batch) -> tuple[Work, list[int]]:
     """Run this rank's program; also returns the documents whose loss this rank answers for."""
     interpreter, position = active.interpreter, active.plan.position(context.rank)
     if interpreter is None or position is None:
@@ -91,7 +91,6 @@ def _execute(context: Context, active: ActiveEpoch, saver: Saver, batch: Batch) 
 
     def before_forward() -> None:
         nonlocal countdown
-        saver.poll()
         countdown -= 1
         if countdown == 0:
             context.faults.strike(FaultPoint.COMPUTE, batch.iteration)

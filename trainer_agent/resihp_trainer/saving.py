@@ -66,6 +66,8 @@ class Saver:
 
     def poll(self) -> None:
         """Between operations of an iteration: go on without waiting."""
+        if not self.snapshots.is_busy:
+            return
         start = time.perf_counter()
         self.snapshots.poll()
         self._spent_s += time.perf_counter() - start
