@@ -13,7 +13,7 @@ from benchmarks.planner.cells import Cells
 from benchmarks.planner.scenarios import LARGE, SCENARIOS, Scenario
 from benchmarks.planner.settings import Setting
 from resihp_plan.planner.policies import Policy, evaluate
-from resihp_plan.planner.space import Shape
+from resihp_plan.planner.shape import Shape
 
 POLICIES = tuple(p for p in Policy if p is not Policy.ADAPTRA)
 """Adaptra equals `restart` against slow computation and losses."""

@@ -12,7 +12,8 @@ from benchmarks import report
 from benchmarks.planner.cells import Cells
 from resihp_plan import Cluster, CostModel, ModelSpec, Schedule, Workload
 from resihp_plan.planner import plan_change, plan_initial
-from resihp_plan.planner.space import Layers, Pipeline, Shape, Space
+from resihp_plan.planner.shape import Layers, Pipeline, Shape
+from resihp_plan.planner.space import Space
 from resihp_plan.planner.tpgroups import GroupMaker
 
 CASES = 120

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from resihp_plan.planner.options import Slot
-from resihp_plan.planner.space import Pipeline
+from resihp_plan.planner.shape import Pipeline
 from resihp_plan.planner.tpgroups import TpGroup
 
 Placed = Mapping[Slot, TpGroup]

@@ -15,7 +15,8 @@ from resihp_plan.plan import Migration, ParallelPlan
 from resihp_plan.planner.level import level
 from resihp_plan.planner.migrate import algorithm_1, by_quota
 from resihp_plan.planner.polish import polish
-from resihp_plan.planner.space import Layers, Pipeline, Shape, Space
+from resihp_plan.planner.shape import Layers, Pipeline, Shape
+from resihp_plan.planner.space import Space
 from resihp_plan.planner.tpgroups import GroupMaker, TpGroup
 
 Groups = list[list[TpGroup | None]]

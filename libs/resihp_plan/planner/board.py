@@ -6,7 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from resihp_plan.planner.space import Level, Pipeline, Space, Worth
+from resihp_plan.planner.shape import Level, Pipeline, Worth
+from resihp_plan.planner.space import Space
 
 IMPROVEMENT = 1e-6
 """Relative; what is less is noise of the estimate."""

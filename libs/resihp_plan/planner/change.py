@@ -9,9 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from resihp_plan.check import check_program
 from resihp_plan.cluster import Cluster, Health
 from resihp_plan.cost import CostModel
 from resihp_plan.describe import describe_change
@@ -23,39 +21,19 @@ from resihp_plan.planner.decision import Alternative, Decision, Infeasible, Infe
 from resihp_plan.planner.effort import Effort, Switches
 from resihp_plan.planner.moving import Moving, moving
 from resihp_plan.planner.polish import polish
+from resihp_plan.planner.price import Price
+from resihp_plan.planner.proof import prove
 from resihp_plan.planner.search import nodes_of, search
-from resihp_plan.planner.space import Shape, Space
+from resihp_plan.planner.shape import Shape
+from resihp_plan.planner.space import Space
 from resihp_plan.planner.tpgroups import GroupMaker
-from resihp_plan.program import program
-from resihp_plan.validate import validate
 from resihp_plan.workload import Workload
 
 SMALL = 16
 """Up to so many devices, the arrangements of `plan_after_loss` are compared too: other numbers of stages, merges."""
 CLOSE = 0.005
 """Candidates within this of the most tokens are equal (no prediction is better): the smallest change wins."""
-MAX_PROVEN = 2
-"""Kinds of pipelines whose program is checked in full in one planning."""
 SEED = 20_260_506
-
-
-@dataclass(frozen=True)
-class Price:
-    """What a change costs, and for how long its gain is expected to last."""
-
-    horizon_s: float = 1800.0
-    """Most slowdowns last 10 to 24 minutes (Greyhound); losses last longer than any change takes."""
-    rebuild_s: float = 2.0
-    """Process groups and warm-up, without moving state (paper, section 8: below 2 s)."""
-    bytes_per_s: float | None = None
-    """Of one device's receiving side; None: the cost model's."""
-    state_bytes_per_parameter: float | None = None
-    """None: parameter and both moments at the cost model's element size."""
-
-    def change_s(self, moved: Moving, cost: CostModel) -> float:
-        """Seconds without training. The rank that receives most determines the transfer."""
-        each = self.state_bytes_per_parameter or 3.0 * cost.bytes_per_element
-        return self.rebuild_s + moved.most * each / (self.bytes_per_s or cost.bytes_per_s)
 
 
 @dataclass(frozen=True)
@@ -136,7 +114,7 @@ def plan_change(
     if not planning.found:
         raise Infeasible(InfeasibleKind.MEMORY, f"nothing fits into the memory of {len(usable)} devices")
     best = planning.best()
-    _prove(best.plan, model, usable, workload)
+    prove(best.plan, model, usable, workload)
     before = reference or plan
     healthy = min(
         step_s_at(replace(before, schedule=s), _fitted(workload, before), costs, peaks)
@@ -304,27 +282,6 @@ def _same(a: ParallelPlan, b: ParallelPlan) -> bool:
 
 def _placed(plan: ParallelPlan) -> tuple[tuple[StagePlan, ...], ...]:
     return tuple(r.stages for r in plan.replicas)
-
-
-def _prove(plan: ParallelPlan, model: ModelSpec, usable: frozenset[int], workload: Workload) -> None:
-    """The plan keeps the rules; so does the program of each of its pipelines (without migrations they are independent,
-    and depend only on the numbers of stages and micro-batches). Of very many kinds some are checked in full; that none
-    waits for ever is known of all, since their times were worked out."""
-    validate(plan, model, alive=usable, num_micro_batches=workload.num_micro_batches)
-    if plan.migrations:
-        check_program(program(plan), plan)
-        return
-    kinds = sorted({(len(r.stages), r.num_micro_batches) for r in plan.replicas})
-    for num_stages, count in kinds[:: max(1, len(kinds) // MAX_PROVEN)]:
-        _prove_kind(plan.schedule, num_stages, count)
-
-
-@lru_cache(maxsize=256)
-def _prove_kind(schedule: Schedule, num_stages: int, count: int) -> None:
-    """Once per process: the closed form is a pure function of these numbers."""
-    stages = tuple(StagePlan(s, s + 1, (s,), (1,)) for s in range(num_stages))
-    alone = ParallelPlan(0, (ReplicaPlan(stages, count),), schedule=schedule)
-    check_program(program(alone), alone)
 
 
 def step_s_at(plan: ParallelPlan, workload: Workload, cost: CostModel, speeds: Mapping[int, float]) -> float:

@@ -10,7 +10,8 @@ from resihp_plan.planner import baselines
 from resihp_plan.planner.baselines import Groups
 from resihp_plan.planner.effort import Effort, Switches
 from resihp_plan.planner.polish import polish
-from resihp_plan.planner.space import Shape, Space
+from resihp_plan.planner.shape import Shape
+from resihp_plan.planner.space import Space
 
 MANY = 32
 """Replicas from which on candidates that take quadratic time are left out."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from resihp_plan.cluster import Health
 from resihp_plan.plan import ParallelPlan
-from resihp_plan.planner.change import Price
 from resihp_plan.planner.moving import moving
 from resihp_plan.planner.policies import Arena, Outcome, Policy, evaluate
+from resihp_plan.planner.price import Price
 
 HOUR = 3600.0
 

@@ -18,7 +18,8 @@ from resihp_plan.plan import ParallelPlan, Schedule
 from resihp_plan.planner import baselines
 from resihp_plan.planner.effort import Effort, Switches
 from resihp_plan.planner.search import nodes_of, search
-from resihp_plan.planner.space import Shape, Space
+from resihp_plan.planner.shape import Shape
+from resihp_plan.planner.space import Space
 from resihp_plan.planner.tpgroups import GroupMaker
 from resihp_plan.workload import Workload
 

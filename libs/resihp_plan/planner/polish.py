@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from resihp_plan.planner.space import Layers, Pipeline, Shape, Space
+from resihp_plan.planner.shape import Layers, Pipeline, Shape
+from resihp_plan.planner.space import Space
 
 SAME = 1e-9
 """Relative difference below which times are equal."""

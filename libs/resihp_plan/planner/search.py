@@ -19,8 +19,9 @@ from resihp_plan.planner.effort import Effort, Switches
 from resihp_plan.planner.extras import Found, exchanges, reschedule, rivals
 from resihp_plan.planner.options import Grouping, Node, Slot, groupings
 from resihp_plan.planner.polish import polish
+from resihp_plan.planner.shape import Pipeline
 from resihp_plan.planner.small import every_order
-from resihp_plan.planner.space import Pipeline, Space
+from resihp_plan.planner.space import Space
 from resihp_plan.planner.tpgroups import TpGroup
 
 

@@ -10,7 +10,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from resihp_plan.planner.level import level
-from resihp_plan.planner.space import Layers, Pipeline, Shape, Space
+from resihp_plan.planner.shape import Layers, Pipeline, Shape
+from resihp_plan.planner.space import Space
 from resihp_plan.planner.tpgroups import TpGroup
 
 MAX_GROUPS = 4

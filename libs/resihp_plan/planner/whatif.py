@@ -11,8 +11,9 @@ from resihp_plan.cost import CostModel
 from resihp_plan.memory import MemoryModel
 from resihp_plan.model import ModelSpec
 from resihp_plan.plan import ParallelPlan, Schedule
-from resihp_plan.planner.change import Price, plan_change, step_s_at
+from resihp_plan.planner.change import plan_change, step_s_at
 from resihp_plan.planner.decision import Decision
+from resihp_plan.planner.price import Price
 from resihp_plan.workload import Workload
 
 
