@@ -64,7 +64,7 @@ def machine() -> Mapping[str, str]:
     model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), platform.processor())
     memory = psutil.virtual_memory().total / 2**30
     libraries = ", ".join(f"{name} {metadata.version(name)}" for name in LIBRARIES)
-    own = f"resihp {metadata.version('resihp')} ({_commit()}), Python {platform.python_version()}"
+    own = f"resihp {metadata.version('resihp')} ({commit()}), Python {platform.python_version()}"
     return {
         "machine": f"{os.cpu_count()} cores ({model}), {memory:.0f} GiB, {platform.platform()}",
         "versions": f"{own}, {libraries}",
@@ -72,7 +72,8 @@ def machine() -> Mapping[str, str]:
     }
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Of the checkout."""
     done = subprocess.run(
         ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty"],
         check=False,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ def main() -> int:
     given = parser.parse_args()
     options = Options(given.seeds, tuple(given.models.split(",")), tuple(int(n) for n in given.devices.split(",") if n))
     cells = Cells(STORE / "cells.jsonl", given.budget_s)
+    commit = cells.get("commit", lambda: os.environ.get("RESIHP_COMMIT") or report.commit())
     for name in given.parts.split(","):
         try:
             text = PARTS[name][1](cells, options)
@@ -92,18 +94,18 @@ def main() -> int:
             return 3
         (STORE / f"{name}.json").write_text(json.dumps({"text": text, "load": report.machine()["load before the run"]}))
         print(f"{name}: complete", flush=True)
-    print(_write(f"python -m benchmarks.planner --seeds {given.seeds} --models {given.models}"))
+    print(_write(f"python -m benchmarks.planner --seeds {given.seeds} --models {given.models}", commit))
     return 0
 
 
-def _write(command: str) -> Path:
+def _write(command: str, commit: str) -> Path:
     """The report of all parts that are complete."""
-    body = ["Simulation only; nothing here ran on GPUs. Load: `load before the run` is that of each part.", ""]
+    body = [f"Simulation only; nothing here ran on GPUs. The planner is that of commit {commit}.", ""]
     for name, (title, _) in PARTS.items():
         path = STORE / f"{name}.json"
         if path.exists():
             known = json.loads(path.read_text())
-            body += [f"## {title}", "", known["text"], "", f"(load {known['load']})", ""]
+            body += [f"## {title}", "", known["text"], "", f"(Load of the machine: {known['load']}.)", ""]
     facts = {k: v for k, v in report.machine().items() if k != "load before the run"}
     return report.write("planner", "The planner", command, facts, "\n".join(body))
 
