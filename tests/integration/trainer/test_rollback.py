@@ -25,10 +25,8 @@ StartJob = Callable[..., TrainerJob]
 EVERY = 3
 
 
-def kills(ranks: tuple[int, ...], iteration: int, point: str = "compute") -> tuple[ScriptedFault, ...]:
-    return tuple(
-        ScriptedFault.model_validate({"kind": "kill", "rank": r, "iteration": iteration, "point": point}) for r in ranks
-    )
+def kills(ranks: tuple[int, ...], iteration: int) -> tuple[ScriptedFault, ...]:
+    return tuple(ScriptedFault.model_validate({"kind": "kill", "rank": r, "iteration": iteration}) for r in ranks)
 
 
 def test_a_stage_dies_in_all_replicas(start_job: StartJob) -> None:
