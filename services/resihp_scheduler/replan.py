@@ -27,7 +27,7 @@ async def after_loss(term: Term, after: Situation) -> Choice | NoPlan:
     full: Choice | NoPlan | None = None
     if after.in_force is not None:
         question = pricing.question_of(after, control, alive=after.alive, speeds=speeds)
-        full = await term.solver.ask(question, term.settings.loss_deadline_s)
+        full = await term.solver.ask(question, term.settings.loss_deadline_s, may_finish=True)
     fast = await first
     if isinstance(fast, NoPlan):
         return fast

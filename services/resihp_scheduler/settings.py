@@ -28,7 +28,7 @@ class SchedulerSettings(ServiceSettings):
     plan_deadline_s: Seconds = 20.0
     """A change that can wait is dropped if planning takes longer. After a loss the job fails: survivors wait for
     `timeouts.plan_s` only."""
-    loss_deadline_s: Seconds = 1.5
+    loss_deadline_s: Seconds = 1.0
     """After a loss the survivors stand still: the full planner gets this long, then the fast one's plan is taken."""
     planner: Literal["process", "thread"] = "process"
     """Where the full planner runs. A process can be stopped when it is late; a thread needs less memory."""

@@ -33,8 +33,11 @@ class Solver(Protocol):
     async def start(self) -> None:
         """Make ready for the first question. Idempotent."""
 
-    async def ask(self, question: Question, deadline_s: float) -> Choice | NoPlan | None:
-        """The answer, or None if there was none in time (or the process died): then somebody else must answer."""
+    async def ask(self, question: Question, deadline_s: float, *, may_finish: bool = False) -> Choice | NoPlan | None:
+        """The answer, or None if there was none in time (or the process died): then somebody else must answer.
+
+        `may_finish`: a late planner is not killed, only its answer is dropped; so the next question need not wait for a
+        new one to start."""
 
     async def close(self) -> None:
         """Idempotent."""
@@ -46,7 +49,7 @@ class ThreadSolver:
     async def start(self) -> None:
         return
 
-    async def ask(self, question: Question, deadline_s: float) -> Choice | NoPlan | None:
+    async def ask(self, question: Question, deadline_s: float, *, may_finish: bool = False) -> Choice | NoPlan | None:
         answer = await in_thread(lambda: (solve(question, time.monotonic),), deadline_s)
         return answer[0] if isinstance(answer, tuple) else None
 
@@ -66,22 +69,27 @@ class ProcessSolver:
         async with self._one_at_a_time:
             await self._start()
 
-    async def ask(self, question: Question, deadline_s: float) -> Choice | NoPlan | None:
-        begun_s = time.monotonic()
+    async def ask(self, question: Question, deadline_s: float, *, may_finish: bool = False) -> Choice | NoPlan | None:
+        answering = asyncio.create_task(self._answer(question))
+        done, _ = await asyncio.wait({answering}, timeout=deadline_s)
+        if done:
+            return answering.result()
+        log.warning("planner is late", deadline_s=deadline_s, devices=len(question.devices), killed=not may_finish)
+        if not may_finish:
+            await self._end()  # whoever waits for its answer sees the end of the stream
+        return None
+
+    async def _answer(self, question: Question) -> Choice | NoPlan | None:
         async with self._one_at_a_time:
             try:
-                async with asyncio.timeout(deadline_s - (time.monotonic() - begun_s)):
-                    return _read_answer(await self._exchange(question.to_dict()))
-            except TimeoutError:
-                log.warning("planner is late", deadline_s=deadline_s, devices=len(question.devices))
+                return _read_answer(await self._exchange(question.to_dict()))
             except (OSError, EOFError, ValueError) as error:
                 log.warning("planner process failed", error=str(error) or type(error).__name__)
             await self._end()  # half an answer must not be taken for the next one
         return None
 
     async def close(self) -> None:
-        async with self._one_at_a_time:
-            await self._end()
+        await self._end()
 
     async def _end(self) -> None:
         process, self._process = self._process, None

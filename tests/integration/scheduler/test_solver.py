@@ -55,12 +55,26 @@ async def test_a_late_process_is_killed_and_the_next_question_is_answered() -> N
         assert answer.plan.epoch == 2
     finally:
         await solver.close()
-    me = psutil.Process()
+    me = psutil.Process()  # of the killed one nothing is left either
     await wait_for(lambda: not _solvers(me), 10)
 
 
 def _solvers(of: psutil.Process) -> list[psutil.Process]:
     return [p for p in of.children() if "resihp_scheduler.solver_process" in " ".join(p.cmdline())]
+
+
+async def test_a_late_process_may_finish_and_only_its_answer_is_dropped() -> None:
+    solver = ProcessSolver()
+    try:
+        await solver.start()
+        assert await solver.ask(QUESTION, 0.01, may_finish=True) is None
+        other = replace(QUESTION, speeds={2: 0.4}, epoch=7)
+        answer = await solver.ask(other, 60.0)
+        assert isinstance(answer, Choice)
+        assert answer.plan.epoch == 7  # not the answer to the first question
+        assert solver.num_killed == 0
+    finally:
+        await solver.close()
 
 
 @pytest.mark.parametrize("speeds", [{}, {5: 0.5}, {1: 0.3, 6: 0.8}])
