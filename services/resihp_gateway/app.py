@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Response, Security
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
-from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from resihp_chassis import Health, Metrics, Report
@@ -19,7 +18,7 @@ from resihp_gateway.guard import Guard, RateLimit
 from resihp_gateway.live.hub import Hubs
 from resihp_gateway.metering import Meter
 from resihp_gateway.models import Problem
-from resihp_gateway.page import STATIC
+from resihp_gateway.page import Page
 from resihp_gateway.routes import actions, asyncapi, decisions, events, jobs, live, me, records, whatif
 from resihp_store import StoreError
 
@@ -47,7 +46,7 @@ def create_app(gateway: Gateway, health: Health, metrics: Metrics, *, access: Ac
     app.include_router(events.router, dependencies=reader)
     app.include_router(asyncapi.router)
     app.include_router(_probes(health, metrics.registry))
-    app.mount("/", StaticFiles(directory=STATIC, html=True), name="dashboard")
+    app.mount("/", Page(), name="dashboard")
     app.add_middleware(Meter, metrics=metrics, hubs=app.state.hubs)
     app.add_middleware(Guard, limit=limit, unprotected=("/docs", "/redoc"))
     app.openapi = lambda: _describe(app)  # type: ignore[method-assign]  # the framework's own way to extend it

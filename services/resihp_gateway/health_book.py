@@ -64,10 +64,6 @@ class HealthBook:
         known = self._jobs.get(job)
         return known[0] if known else {}
 
-    def forget(self, job: str, rank: int) -> None:
-        """What was said about a device that is gone does not hold for its replacement."""
-        self.newest(job).pop(rank, None)
-
     def of_device(self, job: str, rank: int) -> list[tuple[datetime, int, float, float | None]]:
         """(time, iteration, p, confidence that it is slow), oldest first."""
         known = self._jobs.get(job)

@@ -65,8 +65,9 @@ def band(code: int) -> str:
 def render(picture: Picture, width: int) -> RenderableType:
     """Everything, for a terminal of this width."""
     parts: list[RenderableType] = [_headline(picture)]
-    if picture.stale:
-        parts.append(Text(f"picture may be old, training may go on: {picture.stale}", style="black on yellow"))
+    stale = picture.stale or (picture.facts.get("stale") or {}).get("reason")
+    if stale:
+        parts.append(Text(f"picture may be old, training may go on: {stale}", style="black on yellow"))
     if picture.facts.get("map"):
         parts.append(_panel("cluster", _map(picture, width - 6), _legend(picture)))
     parts += [_panel("throughput", _rates(picture, width - 6)), _panel("incidents", _incidents(picture))]

@@ -116,6 +116,9 @@ class Hub:
             return None
 
     def _publish(self, new: list[Point]) -> None:
+        if self._frames.pop("stale", None) is not None:
+            for box in self._viewers:
+                box.put("stale", frame("stale", None))
         if new:
             for box in self._viewers:
                 box.append(frame("points", {"whole": False, "points": new}))
@@ -128,8 +131,6 @@ class Hub:
         if self._frames.get(name) == encoded:
             return
         self._frames[name] = encoded
-        if name != "stale":
-            self._frames.pop("stale", None)
         for box in self._viewers:
             box.put(name, encoded)
 

@@ -75,7 +75,7 @@ function Job({ job, jobs, choose, route, me, theme, switchTheme }) {
     if (!job) return;
     return follow(
       `/api/v1/live?job=${job}`,
-      (name, value) => setFacts((old) => ({ ...old, ...(name === "points" ? { points: merge(old.points, value) } : { [name]: value }), ...(name === "job" ? { stale: null } : {}) })),
+      (name, value) => setFacts((old) => ({ ...old, ...(name === "points" ? { points: merge(old.points, value) } : { [name]: value }) })),
       (state) => setLink((old) => (state === old.state && state === "lost" ? old : { state, at: state === "live" ? Date.now() : old.at })),
     );
   }, [job]);

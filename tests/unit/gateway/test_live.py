@@ -108,9 +108,10 @@ async def test_a_database_that_is_away_is_told(story: Story, tmp_path: Path) -> 
         extra.rename(tmp_path / f"x{extra.name}")
     await story.gateway.gateway.store.close()
     await viewer.until(lambda v: "stale" in v.facts)
-    away.rename(file)
-    viewer.facts.pop("job")
+    assert viewer.facts["stale"]["reason"]
     await story.gateway.gateway.store.close()
+    away.rename(file)
+    await viewer.until(lambda v: v.facts["stale"] is None)
     await viewer.close()
 
 
