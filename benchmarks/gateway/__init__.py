@@ -1,0 +1,1 @@
+"""The gateway under load: long histories, many followers."""
