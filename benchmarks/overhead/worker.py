@@ -32,7 +32,7 @@ from resihp_trainer.join import Applied
 from resihp_trainer.saving import Saver
 from resihp_trainer.state import Kept, TrainingState
 
-BLOCK = 20
+BLOCK = 10
 """Iterations of one kind in a row."""
 SHIFT = 5
 """So that no snapshot (every 10 iterations) begins shortly before the end of a block of whole iterations."""
