@@ -170,7 +170,7 @@ async def main(changes: int, events: int, clients: int, rate: float, seconds: fl
         + table(("list", "median ms", "p95 ms", "bytes"), shown)
         + f"\n\n{clients} clients followed `/events` while {followed.published} events were published at {rate:g}/s: "
         f"{followed.complete} of them got every event, once and in order; 95 % of deliveries within "
-        f"{followed.delay_p95_s * 1e3:.0f} ms of the publish call (clients and publisher share the machine); the gateway "
+        f"{followed.delay_p95_s * 1e3:.0f} ms of the publish call (clients share the machine); the gateway "
         f"used {followed.cores:.2f} cores.\n\n"
         f"Resident memory of the gateway: {start_mib:.0f} MiB after the start, {lists_mib:.0f} after the lists, "
         f"{end_mib:.0f} after the followers.",
