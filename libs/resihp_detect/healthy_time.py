@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from river.linear_model import BayesianLinearRegression
 
 Floats = npt.NDArray[np.float64]
 
@@ -104,7 +103,15 @@ def fit_healthy_time(work: Floats, seconds: Floats, *, max_rows: int = 512) -> H
     return HealthyTime(tuple(float(w) for w in weights * unit_s / scale), sigma)
 
 
+def prepare() -> None:
+    """Import what learning needs, which takes a second or two: a process that has other things to do first calls it in
+    a thread."""
+    import river.linear_model  # noqa: F401
+
+
 def _learn(x: Floats, y: Floats, sigma: float) -> Floats:
+    from river.linear_model import BayesianLinearRegression
+
     model = BayesianLinearRegression(alpha=1.0, beta=1.0 / sigma**2)
     names = range(x.shape[1])
     for row, seconds in zip(x, y, strict=True):

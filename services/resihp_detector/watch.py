@@ -20,6 +20,7 @@ import structlog
 from resihp_bus.port import Bus, BusUnavailable, Stored
 from resihp_chassis import Clock
 from resihp_detect import PeerConfig
+from resihp_detect.healthy_time import prepare
 from resihp_detector.health import JobHealth
 from resihp_detector.layouts import Epoch, Layouts
 from resihp_detector.settings import DetectorSettings
@@ -55,6 +56,8 @@ class HealthWatch:
         """In the stream: everything up to there is judged and said."""
         self._kept_at = 0
         self._turn = asyncio.Lock()
+        self._is_between = True
+        """False while a report is judged, and for good if that was cut short: then what it changed is not to be kept."""
         self._name = f"detector-{settings.partition}-of-{settings.num_partitions}"
         self.num_reports = 0
         self.num_unknown = 0
@@ -66,8 +69,13 @@ class HealthWatch:
         return int.from_bytes(digest[:4], "big") % self._settings.num_partitions == self._settings.partition
 
     async def start(self) -> None:
-        """Go on from the last snapshot, if there is a usable one. Raises `BusUnavailable`."""
-        raw = await self._bus.kept(self._name)
+        """Go on from the last snapshot, if there is a usable one; else from the beginning of the stream, with the same
+        conclusions."""
+        try:
+            raw = await self._bus.kept(self._name)
+        except BusUnavailable as error:
+            log.warning("snapshot_not_read", error=str(error))
+            return
         if raw is None:
             return
         try:
@@ -78,6 +86,7 @@ class HealthWatch:
 
     async def run(self) -> None:
         """Judge, and take snapshots, until cancelled."""
+        await asyncio.to_thread(prepare)  # workers and nodes are being watched already
         keeping = asyncio.get_running_loop().create_task(self._keep_for_ever())
         try:
             async with contextlib.aclosing(self._bus.replay(Kind.REPORT, after_sequence=self.position)) as reports:
@@ -96,13 +105,15 @@ class HealthWatch:
     async def take(self, stored: Stored) -> None:
         """One report: judged, said, scored."""
         body = stored.envelope.body
+        self._is_between = False
         if isinstance(body, IterationReport):
             await self._take(stored.envelope, body)
         self.position = stored.sequence
+        self._is_between = True
 
     async def keep(self) -> None:
         """Take a snapshot, if there is news. A bus that is down is no error: the old one is as good, only older."""
-        if self.position == self._kept_at:
+        if self.position == self._kept_at or not self._is_between:
             return
         try:
             await self._bus.keep(self._name, msgpack.packb(self._snapshot()))
