@@ -137,7 +137,7 @@ def render(wall: Found, cpu: Found) -> str:
 def main(pairs: int, workers: int) -> None:
     facts = {
         **machine(),
-        "job": f"demo model (1.7 M parameters), float32, 512 tokens per iteration, {workers} workers (DP, gloo, loopback)",
+        "job": f"demo model, float32, 512 tokens per iteration, {workers} workers (DP, gloo, loopback)",
     }
     rows = measure(pairs, workers)
     rng = Random(0)

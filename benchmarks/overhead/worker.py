@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -29,7 +29,6 @@ from resihp_trainer.engine import Engine
 from resihp_trainer.install import ActiveEpoch
 from resihp_trainer.interpreter import Interpreter
 from resihp_trainer.join import Applied
-from resihp_trainer.saving import Saver
 from resihp_trainer.state import Kept, TrainingState
 
 BLOCK = 10
@@ -47,13 +46,6 @@ def place(iteration: int) -> tuple[int, int]:
 
 def is_whole(iteration: int) -> bool:
     return place(iteration)[0] % 2 == 0
-
-
-class NoSaver:
-    """Copies nothing."""
-
-    def poll(self) -> None:
-        return None
 
 
 class BareInterpreter(Interpreter):
@@ -107,7 +99,7 @@ def bare_iteration(context: Context, active: ActiveEpoch, state: TrainingState) 
     """The same step without vote, proof, telemetry and report."""
     iteration = state.committed + 1
     batch = documents(context.corpus, context.spec.batch, context.spec.seed, iteration)
-    whole._execute(context, active, cast(Saver, NoSaver()), batch)
+    whole._execute(context, active, batch)
     gradients = whole._synchronise(context, active, iteration)
     state.kept = Kept(active.plan.epoch, gradients)
     norm_sq = torch.tensor([gradients.norm_sq], dtype=torch.float64)
