@@ -57,7 +57,7 @@ class HealthWatch:
         self._kept_at = 0
         self._turn = asyncio.Lock()
         self._is_between = True
-        """False while a report is judged, and for good if that was cut short: then what it changed is not to be kept."""
+        """False while a report is judged, and for good if that was cut short: what it changed is not to be kept."""
         self._name = f"detector-{settings.partition}-of-{settings.num_partitions}"
         self.num_reports = 0
         self.num_unknown = 0
