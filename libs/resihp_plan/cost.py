@@ -44,6 +44,8 @@ class StageCost:
     members: tuple[Linear, ...]
     collectives: Linear
     backward_ratio: float
+    weight_share: float = 0.5
+    """Of a backward without attention scores, the part that is weight gradients."""
 
     def member_s(self, member: int, work: MicroBatchWork, *, backward: bool) -> float:
         """Compute seconds of one member, without waiting."""
@@ -63,7 +65,7 @@ class StageCost:
         if kind is OpKind.BACKWARD:
             return whole
         line = self.members[member]
-        weight = 0.5 * self.backward_ratio * (line.fixed + line.per_token * work.tokens)
+        weight = self.weight_share * self.backward_ratio * (line.fixed + line.per_token * work.tokens)
         return weight if kind is OpKind.BACKWARD_WEIGHT else whole - weight
 
     def stage_op_s(self, work: MicroBatchWork, kind: OpKind) -> float:
@@ -154,6 +156,7 @@ class CostModel:
             tp_bytes_per_s=tp_bytes_per_s,
             uneven_penalty=uneven_penalty,
             bytes_per_element=bytes_per_element,
+            backward_ratio=3.0 if model.recompute else 2.0,  # the forward once more
         )
 
     def layer_s(self, work: MicroBatchWork) -> float:
@@ -175,6 +178,7 @@ class CostModel:
             ),
             collectives=self._collectives(layers, len(stage.ranks), last),
             backward_ratio=self.backward_ratio,
+            weight_share=1 / 3 if self.model.recompute else 0.5,
         )
 
     def _member(self, layers: int, share: Mapping[Split, float], last: bool) -> Linear:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from resihp_plan.cluster import Cluster
 from resihp_plan.layout import Layout, unit_shares
 from resihp_plan.model import EMBEDDING, HEAD, ModelSpec, Split
 from resihp_plan.plan import ParallelPlan, Schedule
@@ -71,6 +72,14 @@ class MemoryModel:
     bytes_per_element: int = 4
     state_copies: int = 4
     """Parameter, gradient, two moments."""
+
+    @classmethod
+    def of(
+        cls, cluster: Cluster, model: ModelSpec, tokens_per_micro_batch: int, bytes_per_element: int
+    ) -> MemoryModel | None:
+        """With the limits of the cluster's devices; None if there are none."""
+        limits = cluster.memory_of
+        return cls(model, tokens_per_micro_batch, limits, bytes_per_element) if limits else None
 
     def rank_bytes(self, held: Layout, rank: int) -> int:
         """Peak bytes of an active rank under `held.plan`; 0 for others."""

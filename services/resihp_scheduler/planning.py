@@ -11,6 +11,7 @@ from resihp_messages import JobSpec
 from resihp_plan import (
     Cluster,
     CostModel,
+    MemoryModel,
     ModelSpec,
     ParallelPlan,
     Schedule,
@@ -23,7 +24,7 @@ from resihp_plan import (
     validate,
 )
 from resihp_plan.cluster import Health
-from resihp_plan.planner import Decision, Infeasible, plan_after_loss, plan_initial, predict
+from resihp_plan.planner import Decision, Infeasible, InfeasibleKind, plan_after_loss, plan_initial, predict
 from resihp_scheduler.calibration import Calibration, calibrated_cost, workload_of
 from resihp_scheduler.situation import Situation
 
@@ -90,7 +91,18 @@ class JobPlanning:
         p = self.spec.parallel
         known = cluster or Cluster.of(p.num_devices)
         plan = plan_initial(known, self.model, p.tp, p.pp, p.dp, self.workload.num_micro_batches)
-        return replace(plan, schedule=Schedule(p.schedule))
+        plan = replace(plan, schedule=Schedule(p.schedule))
+        for rank, needed, limit in self._excess(plan):
+            need = f"rank {rank} needs {needed} bytes, parallel.memory_bytes is {limit}"
+            raise Infeasible(InfeasibleKind.MEMORY, f"the initial plan does not fit: {need}")
+        return plan
+
+    def _excess(self, plan: ParallelPlan) -> tuple[tuple[int, int, int], ...]:
+        limit, tokens = self.spec.parallel.memory_bytes, self.spec.batch.tokens_per_micro_batch
+        if limit is None:
+            return ()
+        memory = MemoryModel(self.model, tokens, dict.fromkeys(plan.world, limit), self.cost.bytes_per_element)
+        return memory.excess(layout(plan, self.model))
 
     def first(self, epoch: int) -> Choice:
         """The initial plan with its prediction."""

@@ -50,7 +50,7 @@ class Situation:
 
     @cached_property
     def cluster(self) -> Cluster:
-        return Cluster(tuple(Device(d.rank, d.node) for d in self.devices))
+        return Cluster(tuple(Device(d.rank, d.node, self.spec.parallel.memory_bytes) for d in self.devices))
 
     @cached_property
     def alive(self) -> frozenset[int]:

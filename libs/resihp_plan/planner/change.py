@@ -70,8 +70,8 @@ def plan_change(
     `health`: rank -> p for ranks of the cluster (missing: 1; 0: lost). Ranks that `plan` does not use are idle or have
     returned, and may join. `reference`: the healthy plan, for the bound and to grow back to (default: `plan`).
     `schedules`: those that may be chosen beside the plan's own, such as `plan.schedule.family` (default: none; whoever
-    started the job has chosen). `memory`: limits that plans must keep. State is assumed to be recoverable. Device peaks
-    of the cluster multiply p.
+    started the job has chosen). `memory`: limits that plans must keep (default: those of the cluster's devices). State
+    is assumed to be recoverable. Device peaks of the cluster multiply p.
 
     Deterministic apart from `planning_s`. Raises `Infeasible` if no device is left or nothing fits into memory, and
     ValueError for ranks that the cluster does not know.
@@ -86,11 +86,12 @@ def plan_change(
         raise Infeasible(InfeasibleKind.NO_DEVICES, f"none of the {len(cluster.ranks)} devices is alive")
     costs = cost or CostModel.for_model(model)
     chosen_switches = switches or Switches()
+    limits = memory or MemoryModel.of(cluster, model, workload.tokens_per_micro_batch, costs.bytes_per_element)
     maker = GroupMaker(
         costs,
         workload.micro_batch,
         speeds,
-        memory,
+        limits,
         uneven=chosen_switches.uneven_tp,
         powers_of_two=not chosen_switches.uneven_tp,
     )
@@ -103,7 +104,7 @@ def plan_change(
         layers_like=tuple(st.layer_stop - st.layer_start for st in plan.replicas[0].stages),
     )
     peaks = cluster.speeds({})
-    nominal = space.at(GroupMaker(costs, workload.micro_batch, peaks, memory), plan.schedule)
+    nominal = space.at(GroupMaker(costs, workload.micro_batch, peaks, limits), plan.schedule)
     allowed = tuple(schedules or ()) if chosen_switches.schedule else ()
     planning = _Planning(
         plan, model, cluster, usable, space, price or Price(), plan.epoch + 1 if epoch is None else epoch

@@ -160,12 +160,8 @@ class _Scorer:
     ) -> None:
         self.old, self.model, self.cluster, self.alive = old, model, cluster, alive
         self.held, self.search, self.epoch = held, search, epoch
-        limits = cluster.memory_of
-        self.memory = (
-            MemoryModel(model, search.workload.tokens_per_micro_batch, limits, search.cost.bytes_per_element)
-            if limits
-            else None
-        )
+        tokens = search.workload.tokens_per_micro_batch
+        self.memory = MemoryModel.of(cluster, model, tokens, search.cost.bytes_per_element)
         self.predictor = Predictor(search.workload, search.cost, search.health)
         self._bytes: dict[str, int] = {}
 

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resihp_plan import (
+    Cluster,
     CostModel,
+    Device,
     MemoryModel,
     ModelSpec,
     ParallelPlan,
@@ -22,6 +26,7 @@ from resihp_plan import (
     layout,
 )
 from resihp_plan.memory import held_units
+from resihp_plan.planner import Infeasible, plan_change
 from resihp_plan.planner.tpgroups import GroupMaker
 from support.plans import DEMO_MODEL, demo_plan, models, stage
 
@@ -81,3 +86,26 @@ def test_a_tied_embedding_is_counted_on_both_ends() -> None:
     tied = dataclasses.replace(ModelSpec(), tied_embeddings=True)
     held = layout(demo_plan(), tied)
     assert held.num_elements(2) == layout(demo_plan(), ModelSpec()).num_elements(2)
+
+
+def test_planning_keeps_the_limits_of_the_devices() -> None:
+    """Half of the ranks die. With room for it one replica with all layers per stage is left; with less, both stages
+    must be kept; with too little, it is said."""
+    model = ModelSpec(num_layers=8)
+    cost, workload = CostModel.for_model(model), Workload.typical(8, 128)
+    plan = demo_plan()
+    health = dict.fromkeys((4, 5, 6, 7), 0.0)
+
+    def after(limit: int | None) -> ParallelPlan:
+        cluster = Cluster(tuple(Device(r, "n0", limit) for r in range(8)))
+        found = plan_change(plan, model, cluster, health, workload, clock=time.monotonic, cost=cost).plan
+        if limit is not None:
+            memory = MemoryModel(model, 128, cluster.memory_of)
+            assert not memory.excess(layout(found, model))
+        return found
+
+    need = max(MemoryModel(model, 128, {}).rank_bytes(layout(plan, model), r) for r in range(8))
+    assert after(None).active
+    assert len(after(int(need * 1.2)).active) > 1
+    with pytest.raises(Infeasible, match="memory of 4 devices"):
+        after(need // 4)
