@@ -13,7 +13,7 @@ Slow = Annotated[
     list[str] | None, typer.Option("--slow", metavar="RANKxP", help="This device runs at P of its speed: 7x0.5.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Nodes = Annotated[str, typer.Option("--cluster", metavar="NODESxDEVICES", help="Nodes and devices per node: 4x8.")]
+Nodes = Annotated[str, typer.Option("--cluster", metavar="NODESxDEVICES", help="4x8, or 2x8,2x8@0.5: slower ones.")]
 Model = Annotated[str, typer.Option("--model", help="llama2-7b, -13b, -30b, -70b, or a JOB.toml.")]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import re
 from pathlib import Path
 
 from rich.console import Console
@@ -39,13 +40,23 @@ def model_of(name: str) -> ModelSpec:
     return ModelSpec(**job_file.load(Path(name)).model.model_dump())
 
 
+_NODES = re.compile(r"([1-9]\d*)x([1-9]\d*)(?:@(\d*\.?\d+))?")
+
+
 def cluster_of(text: str, memory_gb: float) -> Cluster:
-    """`4x8` -> four nodes of eight devices. Raises `CliError`."""
-    nodes, _, devices = text.partition("x")
-    if not (nodes.isdigit() and devices.isdigit() and int(nodes) > 0 and int(devices) > 0):
-        raise CliError(f"--cluster {text!r}: expected NODESxDEVICES, such as 4x8")
-    per_node, memory = int(devices), int(memory_gb * 1e9)
-    return Cluster(tuple(Device(r, f"n{r // per_node}", memory) for r in range(int(nodes) * per_node)))
+    """`4x8` -> four nodes of eight devices; `2x8,2x8@0.5` -> two more of another generation, half as fast. Raises
+    `CliError`."""
+    memory = int(memory_gb * 1e9)
+    devices: list[Device] = []
+    nodes = 0
+    for part in text.split(","):
+        found = _NODES.fullmatch(part.strip())
+        if found is None or (peak := float(found[3] or 1.0)) <= 0.0:
+            raise CliError(f"--cluster {text!r}: expected NODESxDEVICES, such as 4x8, or 2x8,2x8@0.5 for unequal ones")
+        for _ in range(int(found[1])):
+            devices += [Device(len(devices) + i, f"n{nodes}", memory, peak) for i in range(int(found[2]))]
+            nodes += 1
+    return Cluster(tuple(devices))
 
 
 def cost_of(model: ModelSpec) -> CostModel:

@@ -74,6 +74,26 @@ def test_no_fault_and_unknown_names_are_refused(job_file: Path) -> None:
         model_of("gpt")
 
 
+def test_two_generations_of_devices() -> None:
+    cluster = cluster_of("1x2,2x4@0.5", 74.0)
+    assert [d.peak for d in cluster.devices] == [1.0] * 2 + [0.5] * 8
+    assert [d.node for d in cluster.devices] == ["n0"] * 2 + ["n1"] * 4 + ["n2"] * 4
+    options = ["plan", "init", "--model", "llama2-7b", "--micro-batches", "32", "--json", "--cluster"]
+    done = CliRunner().invoke(app, [*options, "1x8,1x8@0.5"])
+    assert done.exit_code == 0, done.output
+    replicas = json.loads(done.output)["replicas"]
+    work: dict[bool, float] = {True: 0.0, False: 0.0}
+    for replica in replicas:
+        for stage in replica["stages"]:
+            layers = stage["layers"][1] - stage["layers"][0]
+            for rank in stage["ranks"]:
+                work[rank < 8] += replica["num_micro_batches"] * layers / len(stage["ranks"])
+    assert 1.6 < work[True] / work[False] < 2.5, "the faster ones do about twice as much"
+    for bad in ("4", "0x8", "2x8@0", "2x8,"):
+        with pytest.raises(CliError, match="NODESxDEVICES"):
+            cluster_of(bad, 74.0)
+
+
 def test_plan_init_and_simulate(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["plan", "init", "--model", "llama2-7b", "--cluster", "1x8", "--json"])
     assert done.exit_code == 0, done.output
