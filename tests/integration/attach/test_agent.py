@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from pathlib import Path
 from typing import Any
 
+from support.attach import Stage
 from support.waiting import wait_for
 
 
@@ -13,7 +15,7 @@ def body(envelope: Any) -> Any:
     return envelope.body
 
 
-async def test_ranks_are_announced_together_and_report_once_known(stage: Any) -> None:
+async def test_ranks_are_announced_together_and_report_once_known(stage: Stage) -> None:
     for rank in range(3):
         stage.start(rank)
     attached = body(await stage.heard("WorkersAttached"))
@@ -35,7 +37,7 @@ async def test_ranks_are_announced_together_and_report_once_known(stage: Any) ->
     assert [(b.rank, b.iteration, b.state) for b in beats] == [(r, 2, "training") for r in range(3)]
 
 
-async def test_a_death_is_told_from_what_follows_it(stage: Any) -> None:
+async def test_a_death_is_told_from_what_follows_it(stage: Stage) -> None:
     for rank in range(3):
         stage.start(rank)
     await stage.accept()
@@ -49,7 +51,7 @@ async def test_a_death_is_told_from_what_follows_it(stage: Any) -> None:
     assert stage.names().count("WorkerExited") == 1
 
 
-async def test_ranks_that_are_done_finish(stage: Any) -> None:
+async def test_ranks_that_are_done_finish(stage: Stage) -> None:
     for rank in range(3):
         stage.start(rank)
     await stage.accept()
@@ -63,7 +65,7 @@ async def test_ranks_that_are_done_finish(stage: Any) -> None:
     assert "WorkerFailed" not in stage.names()
 
 
-async def test_a_stopped_rank_is_named_and_may_go_on(stage: Any) -> None:
+async def test_a_stopped_rank_is_named_and_may_go_on(stage: Stage) -> None:
     for rank in range(3):
         stage.start(rank)
     await stage.accept()
@@ -76,13 +78,13 @@ async def test_a_stopped_rank_is_named_and_may_go_on(stage: Any) -> None:
     assert stage.processes[2].poll() is None  # it belongs to its launcher: nobody killed it
 
 
-async def test_a_hang_names_every_ranks_last_collective(stage: Any) -> None:
+async def test_a_hang_names_every_ranks_last_collective(stage: Stage) -> None:
     for rank in range(3):
         stage.start(rank)
     await stage.accept()
     for rank in range(3):
         stage.iteration(rank, 1)
-        stage.beat(rank, quiet_s=0.5, seq=8 if rank == 1 else 9)
+        stage.beat(rank, quiet_s=61.0, seq=8 if rank == 1 else 9)
     hung = body(await stage.heard("WorkersHung"))
     assert [(r.rank, r.seq, r.op) for r in hung.ranks] == [
         (0, 9, "all_reduce"),
@@ -93,7 +95,7 @@ async def test_a_hang_names_every_ranks_last_collective(stage: Any) -> None:
     assert stage.names().count("WorkersHung") == 1
 
 
-async def test_a_launcher_may_start_the_job_again(stage: Any) -> None:
+async def test_a_launcher_may_start_the_job_again(stage: Stage) -> None:
     for rank in range(3):
         stage.start(rank)
     await stage.accept()
@@ -108,10 +110,11 @@ async def test_a_launcher_may_start_the_job_again(stage: Any) -> None:
     for process in old.values():
         process.kill()
         process.wait()
+        assert process.stdin is not None
         process.stdin.close()
 
 
-async def test_broken_frames_cut_one_line_only(stage: Any, tmp_path: Any) -> None:
+async def test_broken_frames_cut_one_line_only(stage: Stage, tmp_path: Path) -> None:
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / "attach.sock"))
     writer.write(b"\x00\x00\x00\x02{]")
     assert await asyncio.wait_for(reader.read(), 5.0) == b""

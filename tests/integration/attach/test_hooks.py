@@ -1,0 +1,132 @@
+"""The hooks in a real torch process that knows nothing of them: no line of the script is ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import resihp_attach
+from resihp_attach import place, stuck
+
+SITE = Path(resihp_attach.__file__).parent / "site"
+SCRIPT = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo", rank=0, world_size=1)
+
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x
+    @staticmethod
+    def backward(ctx, g):
+        time.sleep(0.05)
+        return g
+
+net = torch.nn.Sequential(torch.nn.Embedding(64, 32), torch.nn.Linear(32, 64))
+model = torch.nn.parallel.DistributedDataParallel(net)
+first, second = torch.optim.AdamW(model.parameters()), torch.optim.SGD(model.parameters(), lr=1e-3)
+mask = torch.tensor([[1] * 16, [1] * 8 + [0] * 8])
+
+class Masked(torch.nn.Module):
+    def __init__(self): super().__init__(); self.net = net
+    def forward(self, input_ids, attention_mask): return Slow.apply(self.net(input_ids))
+
+model = torch.nn.parallel.DistributedDataParallel(Masked())
+for step in range(3):
+    for micro in range(2):
+        loss = model(input_ids=torch.randint(0, 64, (2, 16)), attention_mask=mask).sum()
+        with model.no_sync() if micro == 0 else __import__("contextlib").nullcontext():
+            loss.backward()
+    dist.all_reduce(torch.ones(1))
+    first.step(); second.step(); first.zero_grad(); second.zero_grad()
+    if step == 0:
+        with torch.no_grad():
+            model(input_ids=torch.randint(0, 64, (2, 16)), attention_mask=mask)
+        torch.save({}, os.devnull)
+print("the script is done")
+"""
+
+
+def listen(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind(str(path))
+    sock.listen()
+    sock.settimeout(60.0)
+    return sock
+
+
+def frames_of(sock: socket.socket) -> list[dict[str, Any]]:
+    """Everything that one client sends."""
+    line, _ = sock.accept()
+    with line, line.makefile("rb") as stream:
+        found = []
+        while header := stream.read(4):
+            (length,) = struct.unpack(">I", header)
+            found.append(json.loads(stream.read(length)))
+    return found
+
+
+def run(script: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
+    values = {
+        **os.environ, "PYTHONPATH": str(SITE), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
+        place.SOCKET: str(folder / "a.sock"), place.JOB: "j", stuck.BUFFER: "64", **environment,
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-c", script], env=values, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_iterations_micro_batches_lengths_and_phases(tmp_path: Path) -> None:
+    with listen(tmp_path / "a.sock") as sock, run(SCRIPT, tmp_path, RANK="0", WORLD_SIZE="1") as process:
+        frames = frames_of(sock)
+        out, errors = process.communicate(timeout=60)
+    assert "the script is done" in out, errors
+    assert "resihp" not in errors
+    assert frames[0]["type"] == "hello"
+    assert frames[-1] == {"type": "bye", "iteration": 3, "error": ""}
+    iterations = [f for f in frames if f["type"] == "iteration"]
+    assert [f["iteration"] for f in iterations] == [1, 2, 3]
+    for frame in iterations:
+        assert len(frame["unit_backward_s"]) == 2
+        assert min(frame["unit_backward_s"]) >= 0.05
+        assert frame["unit_tokens"] == [24, 24]
+        assert frame["unit_sum_sq_len"] == [16 * 16 + 8 * 8] * 2
+        assert frame["lengths_source"] == "mask"
+        assert frame["wait_s"] > 0.0
+    assert set(iterations[1]["phases_s"]) == {"eval", "checkpoint"}
+
+
+def test_an_exception_is_the_last_word(tmp_path: Path) -> None:
+    with (
+        listen(tmp_path / "a.sock") as sock,
+        run("raise ValueError('loss is nan')", tmp_path, RANK="0", WORLD_SIZE="1") as process,
+    ):
+        frames = frames_of(sock)
+        _, errors = process.communicate(timeout=60)
+    assert frames[-1]["error"] == "ValueError: loss is nan"
+    assert "ValueError: loss is nan" in errors
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize("environment", [{}, {"RANK": "0", "WORLD_SIZE": "1", place.AXES: "nonsense"}])
+def test_a_script_runs_whatever_is_wrong_with_us(tmp_path: Path, environment: dict[str, str]) -> None:
+    """No agent, or settings that make no sense."""
+    with run("print(6 * 7)", tmp_path, **environment) as process:
+        out, _ = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("42\n", 0)
+
+
+def test_another_sitecustomize_still_works(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['THEIRS'] = 'yes'\n")
+    script = "import os, sys; print(os.environ['THEIRS'], 'resihp_attach' in sys.modules)"
+    path = os.pathsep.join([str(SITE), str(tmp_path)])
+    with run(script, tmp_path, PYTHONPATH=path) as process:
+        out, errors = process.communicate(timeout=60)
+    assert out == "yes True\n", errors
