@@ -37,11 +37,12 @@ class Options:
 
 def _study(cells: Cells, options: Options, chosen: tuple[Setting, ...]) -> str:
     study = policies.Study(cells, [s for s in chosen if s.model in options.models], options.seeds)
-    study.run()
+    complete = study.run()
     table = study.table()  # counts the cases
+    missing = "" if complete else " Not all cases were worked out; rows without some of theirs are missing."
     return f"""Throughput / best-known healthy plan, mean of {options.seeds} seeds; (xN): N runs could not continue and
 count as 0 in the column; they are left out of the ratios. ± is the 95 % confidence interval. All policies choose among
-the same schedules, and all times are those of programs.
+the same schedules, and all times are those of programs.{missing}
 
 {table}
 

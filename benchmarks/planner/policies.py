@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from benchmarks import report
-from benchmarks.planner.cells import Cells
+from benchmarks.planner.cells import Cells, OutOfTime
 from benchmarks.planner.scenarios import LARGE, SCENARIOS, Scenario
 from benchmarks.planner.settings import Setting
 from resihp_plan.planner.policies import Policy, evaluate
@@ -49,13 +49,17 @@ class Study:
         self.cells, self.settings, self.seeds = cells, settings, seeds
         self.cases = self.improved = 0
 
-    def run(self) -> None:
-        """Work all cases out. Raises `OutOfTime`."""
-        for setting, scenario, seed in self._cases():
-            self._steps(setting, scenario, seed)
+    def run(self) -> bool:
+        """Work the cases out; False if time was over before all were."""
+        try:
+            for setting, scenario, seed in self._cases():
+                self._steps(setting, scenario, seed)
+        except OutOfTime:
+            return False
+        return True
 
     def table(self) -> str:
-        """Raises SystemExit if a faulted case beats the best-known healthy plan."""
+        """Of what is complete. Raises SystemExit if a faulted case beats the best-known healthy plan."""
         head = ["setting", "faults", "bound", *map(str, POLICIES), "ours / bound", *(f"ours / {r}" for r in RIVALS)]
         rows = [row for setting in self.settings for row in self._rows(setting)]
         return report.table(head, rows)
@@ -78,14 +82,18 @@ class Study:
                 found[policy] = [outcome.step_s, None if shape is None else _on_healthy(setting, shape)]
             return found
 
-        known: Mapping[str, Sequence[float | None]] = self.cells.get(f"{setting.name}/{scenario}/{seed}", work)
+        known: Mapping[str, Sequence[float | None]] = self.cells.get(_key(setting, scenario, seed), work)
         return known
 
     def _rows(self, setting: Setting) -> Iterator[list[object]]:
         found = {
-            name: [self._steps(setting, name, seed) for seed in range(self.seeds)] for name in scenarios_of(setting)
+            name: [self._steps(setting, name, seed) for seed in range(self.seeds)]
+            for name in scenarios_of(setting)
+            if all(_key(setting, name, seed) in self.cells.known for seed in range(self.seeds))
         }
-        best = self.cells.get(f"{setting.name}/healthy", lambda: best_healthy_s(setting))
+        if not found:
+            return
+        best = best_healthy_s(setting)
         for each in (steps for cases in found.values() for case in cases for steps in case.values()):
             self.cases += 1
             if each[1] is not None and each[1] < best * (1 - 1e-9):
@@ -100,6 +108,10 @@ class Study:
     def _bound(self, setting: Setting, scenario: str, seed: int) -> float:
         lost = sum(1 - p for p in health_of(setting, scenario, seed).values())
         return 1 - lost / len(setting.cluster.ranks)
+
+
+def _key(setting: Setting, scenario: str, seed: int) -> str:
+    return f"{setting.name}/{scenario}/{seed}"
 
 
 def _on_healthy(setting: Setting, shape: Shape) -> float | None:
