@@ -79,7 +79,9 @@ def fail_slow(cells: Cells, seeds: int) -> str:
         for name, known in zip(("weak", "medium", "severe"), paper, strict=True):
             ratios: dict[Policy, list[float]] = {Policy.RESIHP_PAPER: [], Policy.RESIHP: []}
             for seed in range(seeds):
-                steps = cells.known[f"{model} paper/{name}/{seed}"]
+                steps = cells.known.get(f"{model} paper/{name}/{seed}")
+                if steps is None:
+                    continue  # "-" in the table if there is none
                 for policy, each in ratios.items():
                     each.append(steps[Policy.STATIC][0] / steps[policy][0])
             rows.append([model, name, known, *(mean_ci(each) for each in ratios.values())])
