@@ -44,14 +44,14 @@ class Replicas:
     def __init__(self, count: int, lighthouse: str, timeout: float | None) -> None:
         extra = [] if timeout is None else ["--timeout", str(timeout)]
         self.commits: dict[int, list[tuple[int, float, int]]] = {r: [] for r in range(count)}
+        self.rest = dict.fromkeys(range(count), b"")
         self.selector = selectors.DefaultSelector()
         self.processes = []
         for r in range(count):
             command = [sys.executable, "-m", "benchmarks.engine_recovery.torchft_replica", "--lighthouse", lighthouse]
             command += ["--replica", str(r), "--replicas", str(count), *extra]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1)
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             assert process.stdout is not None
-            os.set_blocking(process.stdout.fileno(), False)
             self.selector.register(process.stdout, selectors.EVENT_READ, r)
             self.processes.append(process)
 
@@ -63,9 +63,15 @@ class Replicas:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not within {limit_s} s; commits {[len(c) for c in self.commits.values()]}")
             for key, _ in self.selector.select(0.05):
-                for line in key.fileobj:  # type: ignore[union-attr]
-                    step, at, world = line.split()
-                    self.commits[key.data].append((int(step), float(at), int(world)))
+                self._read(key.fd, key.data)
+
+    def _read(self, fd: int, replica: int) -> None:
+        """What has arrived; lines that are not commits are the library's own."""
+        *lines, self.rest[replica] = (self.rest[replica] + os.read(fd, 65536)).split(b"\n")
+        for line in lines:
+            fields = line.split()
+            if len(fields) == 3 and fields[0].isdigit():
+                self.commits[replica].append((int(fields[0]), float(fields[1]), int(fields[2])))
 
     def close(self) -> None:
         for process in self.processes:
