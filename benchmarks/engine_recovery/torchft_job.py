@@ -67,7 +67,10 @@ class Replicas:
 
     def _read(self, fd: int, replica: int) -> None:
         """What has arrived; lines that are not commits are the library's own."""
-        *lines, self.rest[replica] = (self.rest[replica] + os.read(fd, 65536)).split(b"\n")
+        arrived = os.read(fd, 65536)
+        if not arrived:  # the replica is gone
+            self.selector.unregister(fd)
+        *lines, self.rest[replica] = (self.rest[replica] + arrived).split(b"\n")
         for line in lines:
             fields = line.split()
             if len(fields) == 3 and fields[0].isdigit():
