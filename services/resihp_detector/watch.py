@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 _VERSION = 1
 _RETRY_S = 0.2
+_FIRST_S = 1.0
 _MAX_JOBS = 64
 """Jobs whose reports have ended are forgotten in the order of their last ones."""
 
@@ -86,8 +87,9 @@ class HealthWatch:
 
     async def run(self) -> None:
         """Judge, and take snapshots, until cancelled."""
-        await asyncio.to_thread(prepare)  # workers and nodes are being watched already
-        keeping = asyncio.get_running_loop().create_task(self._keep_for_ever())
+        loop = asyncio.get_running_loop()
+        preparing = loop.create_task(asyncio.to_thread(prepare))  # learning needs it, reading does not
+        keeping = loop.create_task(self._keep_for_ever())
         try:
             async with contextlib.aclosing(self._bus.replay(Kind.REPORT, after_sequence=self.position)) as reports:
                 async for stored in reports:
@@ -95,12 +97,16 @@ class HealthWatch:
                         await self.take(stored)
         finally:
             keeping.cancel()
+            preparing.cancel()
 
     async def _keep_for_ever(self) -> None:
+        """Soon for the first time: a detector that is killed again and again must get on all the same."""
+        pause_s = min(_FIRST_S, self._settings.snapshot_period_s)
         while True:
-            await self._clock.sleep(self._settings.snapshot_period_s)
+            await self._clock.sleep(pause_s)
             async with self._turn:  # between two reports: what is kept has been said
                 await self.keep()
+            pause_s = self._settings.snapshot_period_s
 
     async def take(self, stored: Stored) -> None:
         """One report: judged, said, scored."""
