@@ -82,8 +82,21 @@ def history_table(reconfigurations: Sequence[ReconfigurationView], incidents: Se
     return table
 
 
+WHAT = {
+    "worker_lost": "stopped",
+    "worker_frozen": "frozen",
+    "node_lost": "stopped with its node",
+    "link_broken": "lost a link",
+    "device_slow": "slow",
+    "device_suspected": "seems slow",
+    "device_recovered": "as fast as before",
+    "link_slow": "with a slow link",
+    "state_diverged": "with a state that differs from its copies",
+    "job_hung": "waited for, no progress",
+}
+
+
 def cause(incident: IncidentView) -> str:
     """`rank 3 stopped`."""
-    what = {"worker_lost": "stopped", "worker_frozen": "frozen", "node_lost": "stopped with its node"}
     ranks = ", ".join(f"rank {r}" for r in incident.ranks) or f"node {incident.node}"
-    return f"{ranks} {what.get(incident.kind, incident.kind)}"
+    return f"{ranks} {WHAT.get(incident.kind, incident.kind.replace('_', ' '))}"

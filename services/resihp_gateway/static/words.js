@@ -51,7 +51,11 @@ const KINDS = {
   device_slow: ["is slow", "slow"],
   device_recovered: ["is as fast as before", "good"],
   workload_shift: ["work changed for all", "link"],
-  state_diverged: ["holds different state", "stop"],
+  state_diverged: ["holds a state that differs from its copies", "stop"],
+  job_slow: ["iterations take too long", "slow"],
+  job_recovered: ["iterations are as before", "good"],
+  job_hung: ["is waited for: no progress", "stop"],
+  heterogeneity: ["differs for good", "link"],
 };
 const key = (kind) => kind.replace(/([a-z])([A-Z])/g, "$1_$2").toLowerCase();
 export const kindWord = (kind) => KINDS[key(kind)]?.[0] ?? kind;
