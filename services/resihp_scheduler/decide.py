@@ -53,6 +53,8 @@ class View:
     aim: Aim
     is_refined: bool
     """Speeds were measured under a plan that was made for slow devices."""
+    left_s: float
+    """Until the job ends."""
     now: datetime
 
     @property
@@ -110,6 +112,7 @@ async def view(term: Term, work: queries.Connection, job: str) -> View | None:
         made=made,
         aim=replace(aimed, again_in_s=min(again, default=None)),
         is_refined=bool(refined.speeds),
+        left_s=await pricing.left_s(work, situation),
         now=now,
     )
 
@@ -129,6 +132,7 @@ async def think(term: Term, job: str) -> float | None:
             seen.control,
             alive=seen.alive,
             speeds=seen.aim.speeds,
+            left_s=seen.left_s,
             age_s=pricing.age_s(seen.incidents, seen.now),
         )
     begun_s = term.clock.monotonic()
@@ -228,7 +232,7 @@ class _Answered:
             offer,
             horizon_s=self.question.horizon_s,
             age_s=pricing.age_s(self.seen.incidents, self.seen.now),
-            left_s=pricing.left_s(self.seen.situation),
+            left_s=self.seen.left_s,
         )
 
     async def _may_act(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from statistics import median
 
 from resihp_scheduler.aim import open_slow
 from resihp_scheduler.calibration import Calibration
@@ -11,10 +12,12 @@ from resihp_scheduler.question import Question
 from resihp_scheduler.rules.durations import COMPUTE
 from resihp_scheduler.rules.ski_rental import horizon_s
 from resihp_scheduler.situation import Situation
-from resihp_store import ControlRecord, IncidentRecord
+from resihp_store import ControlRecord, IncidentRecord, queries
 
 REPAIR_S = 20.4 * 3600.0
 """Median repair of a lost device (InfiniteHBD trace): for how long a loss, or a healthy state, lasts."""
+NEWEST = 8
+"""Iterations whose median is the present pace."""
 REBUILD_S = 2.0
 """Groups and warm-up, before this job has changed its plan once (paper, section 8: below 2 s)."""
 
@@ -25,9 +28,10 @@ def question_of(
     *,
     alive: frozenset[int],
     speeds: Mapping[int, float],
+    left_s: float,
     age_s: float = 0.0,
 ) -> Question:
-    """The question for these devices. `age_s`: how long the slowness has lasted."""
+    """The question for these devices. `left_s`: until the job ends; `age_s`: how long the slowness has lasted."""
     rest_s = COMPUTE.remaining_s(age_s) if speeds else REPAIR_S
     return Question(
         spec=situation.spec,
@@ -36,7 +40,7 @@ def question_of(
         speeds=dict(speeds),
         plan=situation.plan_in_force(),
         epoch=situation.newest_epoch + 1,
-        horizon_s=horizon_s(rest_s, age_s, left_s(situation)),
+        horizon_s=horizon_s(rest_s, age_s, left_s),
         rebuild_s=rebuild_s(situation),
         measured=calibration_of(control),
     )
@@ -52,14 +56,13 @@ def age_s(incidents: Sequence[IncidentRecord], now: datetime) -> float:
     return max(0.0, (now - min(since)).total_seconds()) if since else 0.0
 
 
-def left_s(situation: Situation) -> float:
-    """Until the job ends, at the predicted pace of the plan in force."""
-    spec, plan = situation.spec, situation.in_force
-    rate = plan.predicted_tokens_per_s if plan is not None else None
-    if not rate:
+async def left_s(connection: queries.Connection, situation: Situation) -> float:
+    """Until the job ends, at the pace of its newest iterations (nominal predictions of a real clock may be far off)."""
+    done = situation.job.committed
+    rows = await queries.iterations(connection, situation.name, after=max(0, done - NEWEST))
+    if not rows:
         return REPAIR_S
-    iterations = max(1, spec.iterations - situation.job.committed)
-    return iterations * spec.batch.micro_batches * spec.batch.tokens_per_micro_batch / rate
+    return max(1, situation.spec.iterations - done) * median(row.step_s for row in rows)
 
 
 def rebuild_s(situation: Situation) -> float:

@@ -19,6 +19,7 @@ async def after_loss(term: Term, after: Situation) -> Choice | NoPlan:
     """Both planners side by side. The fast one also proves that the state is still held by somebody."""
     async with term.store.read() as connection:
         control = await decisions.control(connection, after.name)
+        left_s = await pricing.left_s(connection, after)
     measured, speeds = pricing.calibration_of(control), after.speeds
     planning, clock = JobPlanning(after.spec, measured), term.clock.monotonic
     first = asyncio.create_task(
@@ -26,7 +27,7 @@ async def after_loss(term: Term, after: Situation) -> Choice | NoPlan:
     )
     full: Choice | NoPlan | None = None
     if after.in_force is not None:
-        question = pricing.question_of(after, control, alive=after.alive, speeds=speeds)
+        question = pricing.question_of(after, control, alive=after.alive, speeds=speeds, left_s=left_s)
         full = await term.solver.ask(question, term.settings.loss_deadline_s, may_finish=True)
     fast = await first
     if isinstance(fast, NoPlan):

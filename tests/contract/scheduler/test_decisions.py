@@ -19,8 +19,8 @@ from support.scripted_agent import ask, declare
 from support.slowness import declare_recovered, declare_slow, score
 from support.waiting import wait_for
 
-LONG = {"iterations": 100_000}
-"""So that every gain pays off before the job ends."""
+LONG = {"iterations": 100_000, "clock": {"virtual": True, "flops_per_s": 1e9}}
+"""So that every gain pays off before the job ends, and computing is what takes time."""
 IN_MEMORY = pytest.mark.parametrize("rig", ["memory-sqlite"], indirect=True)
 """Rules, not adapters: once is enough."""
 
