@@ -7,19 +7,25 @@ import base64
 import csv
 import io
 import threading
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 from xml.etree import ElementTree
 
+import httpx
 import pytest
 from rich.console import Console
 
 from resihp_cli.__main__ import main
+from resihp_cli.client import GatewayClient
+from resihp_cli.commands.top import _top
+from resihp_cli.errors import CliError
 from resihp_cli.view.top import Picture, render
 from resihp_gateway.access import Role, TokenFile
 from resihp_store.revisions import upgrade
-from support.gateway import seed
+from support.dashboard import JOB, SMALL, dashboard
+from support.gateway import open_gateway, seed
 
 
 @pytest.fixture(scope="module")
@@ -153,3 +159,40 @@ def test_top_shows_the_same_facts_as_the_page() -> None:
     found.note("points", {"whole": False, "points": [[4, 2, 800.0, 1.0]]})
     assert [p[0] for p in found.points] == [1, 2, 3, 4]
     assert "connecting" in str(render(Picture("x"), 80).renderables[0])  # type: ignore[union-attr]
+
+
+async def test_top_reads_the_stream_of_a_running_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with dashboard(tmp_path, SMALL) as (server, _):
+        assert await _top(server.url, None, True) == 0
+    text = capsys.readouterr().out
+    for words in (
+        f"{JOB}  2 of 8 devices need attention",
+        "rank 3 stopped",
+        "rank 5 slow",
+        "R0.S1 TP 2 -> 1",
+        "tokens/s",
+    ):
+        assert words in text, words
+
+
+async def test_lists_are_read_to_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resihp_cli.client.PAGE", 2)
+    async with dashboard(tmp_path, SMALL) as (_, story):
+        transport = httpx.ASGITransport(story.gateway.app)
+        async with GatewayClient("http://gateway", transport=transport) as client:
+            assert [r.new_epoch for r in await client.reconfigurations(JOB)] == [1, 2, 3]
+            assert [i.kind for i in await client.incidents(JOB)] == ["worker_lost", "device_slow"]
+
+
+async def test_a_token_of_the_environment_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = TokenFile(tmp_path / "tokens.json")
+    monkeypatch.setenv("RESIHP_TOKEN", file.create("alice", Role.VIEW, datetime.now(UTC)))
+    async with open_gateway(tmp_path, tokens_file=str(file.path)) as gateway:
+        async with GatewayClient("http://gateway", transport=httpx.ASGITransport(gateway.app)) as client:
+            assert [j.job for j in await client.jobs()] == ["demo"]
+            with pytest.raises(CliError, match="needs the role operate; alice has view"):
+                await client.stop("demo", "no")
+        monkeypatch.delenv("RESIHP_TOKEN")
+        async with GatewayClient("http://gateway", transport=httpx.ASGITransport(gateway.app)) as client:
+            with pytest.raises(CliError, match="asks for a bearer token"):
+                await client.jobs()
