@@ -224,6 +224,12 @@ class Story:
         )
         self._before = plan
 
+    async def keep_beating(self, every_s: float = 2.0) -> None:
+        """Until cancelled: devices without beats would soon be shown as unknown."""
+        while True:
+            await asyncio.sleep(every_s)
+            await self.beat()
+
     async def beat(self) -> None:
         """Every node says that its workers train, the detector how fast they are."""
         self.sequence += 1
@@ -365,7 +371,10 @@ async def dashboard(folder: Path, shape: Shape, *, told: bool = True) -> AsyncIt
         await story.beat()
         server = Server(gateway)
         await server.start()
+        beating = asyncio.create_task(story.keep_beating())
         try:
             yield server, story
         finally:
+            beating.cancel()
+            await asyncio.wait({beating})
             await server.stop()
