@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from benchmarks import control_plane_loss, loss_curve, many_changes, plan_changes, recovery, simulate
+from benchmarks import adaptation, control_plane_loss, loss_curve, many_changes, plan_changes, recovery, simulate
 from benchmarks.engine_recovery import __main__ as engine_recovery
 from benchmarks.overhead import __main__ as overhead
 from benchmarks.reference import __main__ as reference
@@ -16,6 +16,7 @@ async def whole_system(runs: int, changes: int, window: int) -> None:
     await recovery.main(runs)
     await plan_changes.main(changes)
     await control_plane_loss.main(window)
+    await adaptation.main(1e9)
 
 
 def engine() -> None:
