@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from threading import Thread
 
 from resihp_trainer.comm.gloo import GlooGroup
+from resihp_trainer.comm.nccl import NcclGroup
 from resihp_trainer.comm.rendezvous import AbortableStore, StoreClient, delete_keys
 from resihp_trainer.comm.sockets import Sockets, opened_since, shut
 from resihp_trainer.comm.solo import SoloGroup
@@ -26,7 +27,7 @@ class EpochRecord:
         self.epoch = epoch
         self.namespace = namespace
         """Of its keys in the store."""
-        self.groups: dict[str, GlooGroup | SoloGroup] = {}
+        self.groups: dict[str, GlooGroup | NcclGroup | SoloGroup] = {}
         self._store_address = store_address
         self._client: StoreClient | None = None
         self._store: AbortableStore | None = None
@@ -36,6 +37,11 @@ class EpochRecord:
         self._built: Future[None] = Future()
         self._builder: Thread | None = None
         self._reaped = False
+
+    @property
+    def device_groups(self) -> tuple[NcclGroup, ...]:
+        """Those that are aborted through their backend and not through their sockets."""
+        return tuple(group for group in self.groups.values() if isinstance(group, NcclGroup))
 
     def start(self, construct: Callable[[], None]) -> None:
         """Run `construct` in the builder thread."""
@@ -95,7 +101,7 @@ class EpochRecord:
 
     def _surrender(self, box: list[object]) -> None:
         for group in self.groups.values():
-            if isinstance(group, GlooGroup):
+            if not isinstance(group, SoloGroup):
                 group.surrender(box)
         self.groups.clear()
 
