@@ -30,6 +30,7 @@ from resihp_store import (
     DecisionRecord,
     IncidentRecord,
     JobState,
+    ReconfigurationStatus,
     UnitOfWork,
     decisions,
     queries,
@@ -39,6 +40,8 @@ log = structlog.get_logger(__name__)
 
 REMEMBERED = 50
 """Decisions that are looked at."""
+MAX_TRIES = 3
+"""Changes for one question."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,14 @@ class View:
             and last.outcome is DecisionOutcome.APPROVED
             and last.reconfiguration_id is None
         )
+
+    @property
+    def came_to_nothing(self) -> bool:
+        """The change that answered this question was refused, or a broken link overtook it; it is tried a few times."""
+        void = (ReconfigurationStatus.REJECTED, ReconfigurationStatus.SUPERSEDED)
+        lost = {c.id for c in self.situation.changes if c.status in void}
+        tries = [d for d in self.made if d.key == self.key and d.reconfiguration_id in lost]
+        return self.last is not None and self.last in tries and len(tries) < MAX_TRIES
 
     @property
     def may_act(self) -> bool:
@@ -167,7 +178,7 @@ def _not_now(seen: View) -> float | None:
     if last is None:
         nothing_wrong = not seen.aim.speeds and seen.alive == {d.rank for d in seen.situation.devices}
         return waits_s if nothing_wrong and not seen.situation.newcomers else _NOW
-    if last.key != seen.key or seen.is_approved:
+    if last.key != seen.key or seen.is_approved or seen.came_to_nothing:
         return _NOW
     if last.outcome is not DecisionOutcome.OPEN:
         return waits_s

@@ -165,6 +165,7 @@ async def plan_rejected(term: Term, envelope: AnyEnvelope, body: ack.PlanRejecte
             await endings.fail(term, work, situation, text)
         else:
             await _try_again(term, work, situation, change, reason)
+    term.wake(envelope.job)
     return Ack()
 
 

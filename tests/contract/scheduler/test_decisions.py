@@ -211,6 +211,24 @@ async def _closed(rig: Rig) -> bool:
 
 
 @IN_MEMORY
+async def test_a_change_that_is_refused_is_tried_again_a_few_times(rig: Rig) -> None:
+    async with rig.scheduler():
+        a, b = await rig.add_agents("a", "b")
+        await rig.running(**LONG)
+        a.refuses, b.installs = "worker says no", False
+        await declare_slow(rig.bus, 5, 0.5)
+        for epoch in (2, 3, 4):
+            await rig.change(epoch, "rejected")
+        marker = await declare(rig.bus, [77], node="b")
+        await rig.logged(marker.message_id)
+        assert len(await rig.changes()) == 4
+        a.refuses, b.installs = "", True
+        await score(rig.bus, 5, 0.3, iteration=50)  # another question
+        change = await rig.applied(5)
+        assert change.reason.startswith("rank 5 slow (p 0.30)")
+
+
+@IN_MEMORY
 async def test_many_slow_devices_trip_the_breaker(rig: Rig) -> None:
     async with rig.scheduler():
         a, _ = await rig.add_agents("a", "b")
