@@ -106,8 +106,8 @@ class ParallelPlan:
     """Healthy ranks without work: they take part in votes and are ready for the next plan."""
     schedule: Schedule = Schedule.ONE_F_ONE_B
     speeds: tuple[tuple[int, int], ...] = ()
-    """(rank, thousandths of the cost model's device), ascending, as known when the plan was made; ranks that are
-    missing have 1,000. Every rank levels micro-batches and orders exchanged units by them; no result depends on them."""
+    """(rank, thousandths of the cost model's device), ascending, as known when the plan was made; missing ranks have
+    1,000. Every rank levels micro-batches and orders exchanged units by them; no numerical result depends on them."""
 
     @cached_property
     def speed_of(self) -> Mapping[int, float]:
