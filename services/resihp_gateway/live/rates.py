@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 
+from resihp_gateway.picture import HEALTHY_P
 from resihp_plan.plan import ParallelPlan
 from resihp_store import IterationRecord, ReconfigurationRecord
 
@@ -48,8 +49,10 @@ def bounds(
 def bound_now(
     healthy: float | None, num_devices: int, plan: ParallelPlan, scores: Mapping[int, float], alive: Collection[int]
 ) -> float | None:
-    """Healthy throughput times the sum of p of the devices that are there, over the number of all devices."""
+    """Healthy throughput times the sum of p of the devices that are there, over the number of all devices. What is
+    shown as healthy counts as 1: the noise of a score is no loss."""
     if healthy is None or not num_devices:
         return None
-    total = sum(min(1.0, scores.get(rank, 1.0)) for rank in plan.world if rank in alive)
+    known = (scores.get(rank, 1.0) for rank in plan.world if rank in alive)
+    total = sum(1.0 if p >= HEALTHY_P else p for p in known)
     return healthy * total / num_devices

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,14 @@ from support.gateway import open_gateway, play_scheduler
 
 pytestmark = pytest.mark.timeout(120)
 SECONDS_TO_BE_SEEN = 10.0
-"""A hang bound: browser, gateway and test share the machine. What it took is in the JUnit report (`seen_s`)."""
+"""A hang bound: browser, gateway and test share the machine. `pytest -rP` shows what it took."""
 
 
 async def text(page: Any, selector: str) -> str:
     return " ".join((await page.inner_text(selector)).split())
 
 
-async def test_an_incident_is_seen_at_once_and_a_restart_costs_nothing(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+async def test_an_incident_is_seen_at_once_and_a_restart_costs_nothing(tmp_path: Path) -> None:
     async with dashboard(tmp_path, SMALL, told=False) as (server, story), opened(server.url) as (page, _):
         await page.wait_for_selector(LOADED)
         await page.get_by_text("All 8 devices healthy").wait_for()
@@ -37,7 +34,7 @@ async def test_an_incident_is_seen_at_once_and_a_restart_costs_nothing(
         await page.get_by_role("gridcell", name="R0·S1·T1, rank 3, stopped").wait_for()
         await page.get_by_role("log").get_by_text("stopped").wait_for()
         seen_s = time.monotonic() - begun
-        record_property("seen_s", round(seen_s, 3))
+        print(f"seen after {seen_s:.2f} s")
         assert seen_s < SECONDS_TO_BE_SEEN
         await page.get_by_text("1 of 8 devices needs attention").wait_for()
 
@@ -80,7 +77,7 @@ async def test_from_a_slow_device_to_its_change_of_plan_and_what_if(tmp_path: Pa
 
         await page.get_by_role("link", name="History").click()
         await page.get_by_label("kind").select_option("worker_lost")
-        await page.wait_for_function("document.querySelectorAll('.changes tbody tr').length === 1")
+        await page.locator(".changes tbody tr").nth(1).wait_for(state="detached")
         assert "TP 4 → 3" in await text(page, ".changes tbody")
 
 
