@@ -45,7 +45,8 @@ class Layouts:
     async def find(self, job: str, number: int, reconfiguration_id: str) -> Epoch | None:
         """The epoch of a report. None if its plan is in no stored command. Raises `BusUnavailable`.
 
-        Commands are stored before any rank can run their plan, so what is not there now never comes.
+        Commands are stored before any rank can run their plan, so what is not there now never comes, unless the server
+        was too slow to say it.
         """
         found = self._look(job, number, reconfiguration_id)
         if found is None:
@@ -72,10 +73,9 @@ class Layouts:
                 try:
                     stored = await asyncio.wait_for(anext(commands), _GAP_S)
                 except TimeoutError:
-                    break
+                    return  # a server that is slow, perhaps: the next time goes on here
                 self._take(stored.envelope)
                 self._position = stored.sequence
-        self._position = max(self._position, last)
 
     def _take(self, envelope: AnyEnvelope) -> None:
         body = envelope.body

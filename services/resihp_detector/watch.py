@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -33,6 +34,7 @@ log = structlog.get_logger(__name__)
 _VERSION = 1
 _RETRY_S = 0.2
 _FIRST_S = 1.0
+_ASK_AGAIN_S = 30.0
 _MAX_JOBS = 64
 """Jobs whose reports have ended are forgotten in the order of their last ones."""
 
@@ -52,7 +54,8 @@ class HealthWatch:
         self._config = PeerConfig()
         self._layouts = Layouts(bus)
         self._jobs: dict[str, JobHealth] = {}
-        self._unknown: set[str] = set()
+        self._unknown: dict[str, float] = {}
+        """Epochs without a plan -> when to ask again."""
         self.position = 0
         """In the stream: everything up to there is judged and said."""
         self._kept_at = 0
@@ -149,7 +152,7 @@ class HealthWatch:
 
     async def _epoch(self, envelope: AnyEnvelope, report: IterationReport) -> Epoch | None:
         key = f"{envelope.job}/{report.reconfiguration_id or envelope.epoch}"
-        if key in self._unknown:
+        if self._clock.monotonic() < self._unknown.get(key, -math.inf):
             self.num_unknown += 1
             return None
         found: list[Epoch | None] = []
@@ -162,7 +165,7 @@ class HealthWatch:
             log.warning(
                 "plan_unknown", job=envelope.job, epoch=envelope.epoch, reconfiguration=report.reconfiguration_id
             )
-            self._unknown.add(key)
+            self._unknown[key] = self._clock.monotonic() + _ASK_AGAIN_S
             self.num_unknown += 1
         return found[-1]
 
