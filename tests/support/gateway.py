@@ -58,10 +58,7 @@ class TestGateway:
 @asynccontextmanager
 async def open_gateway(folder: Path, *, seeded: bool = True, **settings: object) -> AsyncIterator[TestGateway]:
     """A connected gateway; `bus` belongs to the test, on the same broker."""
-    url = f"sqlite+aiosqlite:///{folder / 'resihp.db'}"
-    await upgrade(url)
-    if seeded:
-        await seed(url)
+    url = await _database(folder / "resihp.db", seeded=seeded)
     broker = MemoryBroker()
     own, other = MemoryBus(broker, "gateway"), MemoryBus(broker, "test")
     values = {"database_url": url, "request_timeout_s": 0.5, "heartbeat_s": 0.2, **settings}
@@ -76,6 +73,22 @@ async def open_gateway(folder: Path, *, seeded: bool = True, **settings: object)
         await own.close()
         await other.close()
         await process.gateway.store.close()
+
+
+_PREPARED: dict[bool, bytes] = {}
+"""Migrated (and seeded) once per session; every test gets a copy."""
+
+
+async def _database(file: Path, *, seeded: bool) -> str:
+    url = f"sqlite+aiosqlite:///{file}"
+    if seeded in _PREPARED:
+        file.write_bytes(_PREPARED[seeded])
+        return url
+    await upgrade(url)
+    if seeded:
+        await seed(url)
+    _PREPARED[seeded] = file.read_bytes()  # all connections are closed: nothing is left in a write-ahead log
+    return url
 
 
 async def play_scheduler(gateway: TestGateway, verb: str, answer: Reply) -> list[AnyEnvelope]:
