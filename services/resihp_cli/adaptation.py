@@ -81,15 +81,15 @@ def _met(
         ),
         None,
     )
-    # The first reading may still contain healthy iterations; whether it lasts is seen in what follows.
-    settled = _reading(rates, fault.iteration + 15, min(until, fault.iteration + 45))
+    # The first reading may still contain healthy iterations; whether it lasts is seen at the 15th.
+    settled = _reading(rates, fault.iteration + 16 - WINDOW, min(until, fault.iteration + 16))
     last = _reading(rates, max(fault.iteration, until - 2 * WINDOW), until)
     return {
         "fault": fault.model_dump(mode="json"),
         "healthy_tokens_per_s": healthy,
         "bound_tokens_per_s": bound,
         "iterations_to_recover": None if recovered is None else recovered - fault.iteration,
-        "after_15_iterations_of_bound": None if settled is None else settled / bound,
+        "at_15_iterations_of_bound": None if settled is None else settled / bound,
         "at_the_end_of_healthy": None if last is None else last / healthy,
     }
 

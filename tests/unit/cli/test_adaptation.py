@@ -32,14 +32,14 @@ def test_a_slow_device_that_is_planned_around_and_recovers() -> None:
     assert found["healthy_tokens_per_s"] == 1000.0
     assert found["bound_tokens_per_s"] == 937.5
     assert found["iterations_to_recover"] == 4  # iterations 24 to 28 have a median of 900
-    assert found["after_15_iterations_of_bound"] == pytest.approx(0.96)
+    assert found["at_15_iterations_of_bound"] == pytest.approx(0.96)
     assert found["at_the_end_of_healthy"] == pytest.approx(0.99)
 
 
 def test_nobody_adapts() -> None:
     (found,) = adaptation(job(SLOW), run({k: 1000.0 if k < 20 else 600.0 for k in range(1, 61)}))
     assert found["iterations_to_recover"] is None
-    assert found["after_15_iterations_of_bound"] == pytest.approx(0.64)
+    assert found["at_15_iterations_of_bound"] == pytest.approx(0.64)
 
 
 def test_faults_add_up() -> None:
