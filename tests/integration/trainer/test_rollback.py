@@ -69,6 +69,7 @@ def test_a_death_while_going_back(start_job: StartJob) -> None:
     assert_undisturbed(job)
 
 
+@pytest.mark.soak
 def test_one_after_the_other_until_one_is_left(start_job: StartJob) -> None:
     order = (3, 6, 1, 4, 7, 0, 2)
     faults = tuple(f for k, rank in enumerate(order) for f in kills((rank,), 2 + k))
