@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
+import resihp_attach
 from resihp_agent.agent import Agent
+from resihp_attach import place, stuck
 from resihp_messages import AnyEnvelope, Body, JobSpec, command
 from resihp_messages.attach import AttachBeat, AttachBye, AttachHello, AttachIteration, LastCollective
 from resihp_scheduler.attached import peers
 from support.waiting import wait_for
 
 B = TypeVar("B", bound=Body)
+SITE = Path(resihp_attach.__file__).parent / "site"
 _IDLE = "import sys; sys.stdin.read()"
 
 
@@ -96,3 +104,30 @@ class Stage:
             process.wait()
             if process.stdin is not None:
                 process.stdin.close()
+
+
+def listen(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind(str(path))
+    sock.listen()
+    sock.settimeout(60.0)
+    return sock
+
+
+def frames_of(sock: socket.socket) -> list[dict[str, Any]]:
+    """Everything that one client sends."""
+    line, _ = sock.accept()
+    with line, line.makefile("rb") as stream:
+        found = []
+        while header := stream.read(4):
+            (length,) = struct.unpack(">I", header)
+            found.append(json.loads(stream.read(length)))
+    return found
+
+
+def hooked(folder: Path, **environment: str) -> dict[str, str]:
+    """Environment of a process whose client speaks to `folder`/a.sock."""
+    return {
+        **os.environ, "PYTHONPATH": str(SITE), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
+        place.SOCKET: str(folder / "a.sock"), place.JOB: "j", stuck.BUFFER: "64", **environment,
+    }  # fmt: skip

@@ -17,7 +17,7 @@ __all__ = ["Watch", "attach", "install", "watch"]
 @guard("install")
 def install() -> None:
     """Put the generic hooks in place, now or as soon as torch is imported. Idempotent."""
-    from resihp_attach.install import install as put
+    from resihp_attach.installer import install as put
 
     put()
 

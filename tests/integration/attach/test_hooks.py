@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import resihp_attach
-from resihp_attach import place, stuck
+from resihp_attach import place
+from support.attach import SITE, frames_of, hooked, listen
 
-SITE = Path(resihp_attach.__file__).parent / "site"
 SCRIPT = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo", rank=0, world_size=1)
@@ -54,32 +49,13 @@ print("the script is done")
 """
 
 
-def listen(path: Path) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX)
-    sock.bind(str(path))
-    sock.listen()
-    sock.settimeout(60.0)
-    return sock
-
-
-def frames_of(sock: socket.socket) -> list[dict[str, Any]]:
-    """Everything that one client sends."""
-    line, _ = sock.accept()
-    with line, line.makefile("rb") as stream:
-        found = []
-        while header := stream.read(4):
-            (length,) = struct.unpack(">I", header)
-            found.append(json.loads(stream.read(length)))
-    return found
-
-
 def run(script: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
-    values = {
-        **os.environ, "PYTHONPATH": str(SITE), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
-        place.SOCKET: str(folder / "a.sock"), place.JOB: "j", stuck.BUFFER: "64", **environment,
-    }  # fmt: skip
     return subprocess.Popen(
-        [sys.executable, "-c", script], env=values, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", script],
+        env=hooked(folder, **environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 

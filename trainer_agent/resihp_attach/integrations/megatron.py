@@ -36,6 +36,9 @@ class _Noted:
         self._note(batch)
         return batch
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
     @guard("megatron lengths")
     def _note(self, batch: Any) -> None:
         work = lengths.of_batch(batch) if hasattr(batch, "get") else None
@@ -49,7 +52,7 @@ def hook(schedules: ModuleType) -> None:
 
     @functools.wraps(forward)
     def forward_step(forward_step_func: Any, data_iterator: Any, *args: Any, **kwargs: Any) -> Any:
-        noted = _Noted(data_iterator) if data_iterator is not None else None
+        noted = _Noted(data_iterator) if hasattr(data_iterator, "__next__") else data_iterator
         _forward_begins()
         try:
             return forward(forward_step_func, noted, *args, **kwargs)
