@@ -7,6 +7,8 @@ from typing import Any
 
 from resihp_messages import JobSpec
 from resihp_store import (
+    DecisionOutcome,
+    DecisionRecord,
     DeviceRecord,
     DeviceState,
     IncidentRecord,
@@ -114,3 +116,30 @@ def reconfiguration(job: str, identifier: str = "r1", **changes: Any) -> Reconfi
         "closed_at": None,
     }
     return ReconfigurationRecord(**values | changes)
+
+
+def decision(job: str, identifier: str = "d1", **changes: Any) -> DecisionRecord:
+    values: dict[str, Any] = {
+        "id": identifier,
+        "job": job,
+        "incident_id": None,
+        "reconfiguration_id": None,
+        "trigger": "rank 5 slow (p 0.50)",
+        "question": {"speeds": {"5": 0.5}, "alive": [4, 5], "old_epoch": 1},
+        "key": f"{1:032x}",
+        "action": "advise",
+        "outcome": DecisionOutcome.OPEN,
+        "reason": "pays off after 7 s, expected to last 600 s",
+        "difference": "R1 layers 4+4 -> 3+5",
+        "plan": {"epoch": 2},
+        "alternatives": ({"name": "stay", "predicted_tokens_per_s": 500.0, "reason": "slower"},),
+        "predicted_tokens_per_s": 800.0,
+        "stay_tokens_per_s": 600.0,
+        "bound_tokens_per_s": 900.0,
+        "planning_s": 0.02,
+        "again_at": None,
+        "note": "",
+        "created_at": NOON,
+        "closed_at": None,
+    }
+    return DecisionRecord(**values | changes)
