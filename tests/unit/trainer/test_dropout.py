@@ -45,7 +45,7 @@ def test_the_rate_holds_in_rows_and_columns_and_the_expectation_stays(rate: floa
     drop = Dropout(rate, seed=0)
     dropped = 1.0 - drop.kept(batch, 1, WIDTH).double()
     assert float(dropped.mean()) == pytest.approx(rate, abs=0.006)
-    assert float((dropped.mean(0) - rate).abs().max()) < 0.06
+    assert float((dropped.mean(0) - rate).abs().max()) < 0.06  # 1024 tokens: 1.6 % is one standard deviation
     x = torch.ones(1024, WIDTH, dtype=torch.float64)
     out = drop.apply(x, batch, 1)
     assert float(out.mean()) == pytest.approx(1.0, abs=0.01)
