@@ -23,7 +23,7 @@ KINDS = {
 """Kinds of incidents by the name of the event that opened them."""
 DECIDED = (
     *("id", "trigger", "action", "outcome", "reason", "difference", "predicted_tokens_per_s", "stay_tokens_per_s"),
-    *("bound_tokens_per_s", "planning_s", "reconfiguration_id", "alternatives"),
+    *("bound_tokens_per_s", "achieved_tokens_per_s", "planning_s", "reconfiguration_id", "alternatives"),
 )
 WINDOW = 5
 """Iterations whose median is one reading of the throughput."""

@@ -62,10 +62,21 @@ async def _decisions(url: str, job: str, as_json: bool) -> int:
 def decision_table(found: list[DecisionView]) -> Table:
     """Newest first."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("id", "trigger", "action", "outcome", "tokens/s: stay", "best", "bound", "reason", "difference"):
+    for name in (
+        "id",
+        "trigger",
+        "action",
+        "outcome",
+        "tokens/s: stay",
+        "best",
+        "bound",
+        "achieved",
+        "reason",
+        "difference",
+    ):
         table.add_column(name, overflow="fold")
     for d in found:
-        rates = (d.stay_tokens_per_s, d.predicted_tokens_per_s, d.bound_tokens_per_s)
+        rates = (d.stay_tokens_per_s, d.predicted_tokens_per_s, d.bound_tokens_per_s, d.achieved_tokens_per_s)
         numbers = ["-" if rate is None else f"{rate:.0f}" for rate in rates]
         table.add_row(d.id[:8], d.trigger, d.action, d.outcome, *numbers, d.reason, d.difference)
     return table

@@ -12,7 +12,7 @@ from resihp_gateway.context import GatewayDep
 from resihp_gateway.models import Document, Json, Number
 from resihp_gateway.problems import READ_PROBLEMS
 from resihp_gateway.routes.jobs import JobName
-from resihp_store import DecisionOutcome, decisions
+from resihp_store import DecisionOutcome, decisions, queries
 
 router = APIRouter(tags=["history"], responses=READ_PROBLEMS)
 
@@ -26,7 +26,7 @@ class DecisionView(BaseModel):
     job: str
     incident_id: str | None = None
     reconfiguration_id: str | None = None
-    """The change that followed; its record holds the throughput that was achieved."""
+    """The change that followed."""
     trigger: str
     question: Document = Field(default_factory=dict)
     """`speeds` (rank -> p), `alive`, `old_epoch`, `horizon_s`."""
@@ -42,6 +42,8 @@ class DecisionView(BaseModel):
     stay_tokens_per_s: Number = None
     """With the plan in force at the same speeds."""
     bound_tokens_per_s: Number = None
+    achieved_tokens_per_s: Number = None
+    """Median of the iterations after the change that followed."""
     planning_s: float
     again_at: datetime | None = None
     note: str = ""
@@ -60,4 +62,11 @@ async def list_decisions(
     await gateway.require_job(job)
     async with gateway.store.read() as connection:
         found = await decisions.decisions(connection, job, outcome=state, newest_first=True, limit=limit)
-    return [DecisionView.model_validate(record) for record in found]
+        changes = await queries.reconfigurations(connection, job_name=job)
+    achieved = {change.id: change.achieved_tokens_per_s for change in changes}
+    return [
+        DecisionView.model_validate(record).model_copy(
+            update={"achieved_tokens_per_s": achieved.get(record.reconfiguration_id or "")}
+        )
+        for record in found
+    ]

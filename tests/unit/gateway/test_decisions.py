@@ -21,7 +21,7 @@ async def test_decisions_newest_first(tmp_path: Path) -> None:
         token = await store.lease(holder="seed", ttl_s=60).acquire()
         assert token is not None
         async with store.transaction(token) as work:
-            await decisions.add_decision(work, decision("demo"))
+            await decisions.add_decision(work, decision("demo", reconfiguration_id="r1"))
         await store.close()
         transport = httpx.ASGITransport(opened.app)
         async with GatewayClient("http://gateway", transport=transport) as client:
@@ -30,6 +30,7 @@ async def test_decisions_newest_first(tmp_path: Path) -> None:
             assert (await http.get("/api/v1/jobs/demo/decisions", params={"state": "acted"})).json() == []
             assert (await http.get("/api/v1/jobs/nobody/decisions")).status_code == 404
     assert (found.id, found.action, found.outcome) == ("d1", "advise", "open")
+    assert (found.reconfiguration_id, found.achieved_tokens_per_s) == ("r1", 760.0)
     assert found.question["speeds"] == {"5": 0.5}
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(decision_table([found]))
