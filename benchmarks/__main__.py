@@ -21,7 +21,7 @@ async def whole_system(runs: int, changes: int, window: int) -> None:
 
 def engine() -> None:
     """Workers driven directly, with the figures' own defaults."""
-    engine_recovery.main(16, 4, None)
+    engine_recovery.main(16, 4)
     many_changes.main(100, 7)
     overhead.main(15, 2)
     reference.main(12)

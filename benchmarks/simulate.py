@@ -1,6 +1,7 @@
 """Does `simulate` predict the iteration time? Random plans on the virtual clock, predicted against measured.
 
     python -m benchmarks.simulate --plans 20 --seed 7
+    python -m benchmarks.simulate --plans 20 --seed 7 --from 11 --kept parts.json    # in parts, on a shared machine
 
 One job on the virtual clock is switched through random plans: uneven tensor parallelism, uneven stages, migrated
 units, slow devices, both schedules. Real workers, driven directly (no bus, no services), so that the two cores are
@@ -11,6 +12,7 @@ count. Each prediction is for the very documents of the measured iterations.
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -184,18 +186,33 @@ def render(latency_s: float, found: Sequence[Compared]) -> str:
     return f"{summary}\n\n{table(('plan', 'schedule', 'p of slow ranks', 'measured s', 'predicted s', 'error'), rows)}"
 
 
-def main(count: int, seed: int) -> None:
+def main(count: int, seed: int, first: int = 1, last: int | None = None, kept: Path | None = None) -> None:
+    """Measure plans `first` to `last` and report on all that are in `kept` or were measured now."""
     cases = [Case(REGULAR, {}), *random_cases(count, Random(seed))]
-    latency_s, found = compare(cases, measure(cases))
+    numbers = [0, *range(first, (count if last is None else last) + 1)]
+    seconds = _read(kept) | dict(zip(numbers, measure([cases[n] for n in numbers]), strict=True))
+    if kept is not None:
+        kept.write_text(json.dumps({str(n): {str(k): v for k, v in s.items()} for n, s in seconds.items()}))
+    known = sorted(seconds)
+    latency_s, found = compare([cases[n] for n in known], [seconds[n] for n in known])
     facts = {**machine(), "job": f"demo model, 8 workers, virtual clock at {SPEC.clock.flops_per_s:.0e} FLOP/s"}
     command = f"python -m benchmarks.simulate --plans {count} --seed {seed}"
     title = "Predicted and measured iteration times of random plans"
     print(write("simulate", title, command, facts, render(latency_s, found)).read_text())
 
 
+def _read(kept: Path | None) -> dict[int, Mapping[int, float]]:
+    if kept is None or not kept.exists():
+        return {}
+    return {int(n): {int(k): v for k, v in s.items()} for n, s in json.loads(kept.read_text()).items()}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--plans", type=int, default=20)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--from", type=int, default=1, dest="first")
+    parser.add_argument("--to", type=int, dest="last")
+    parser.add_argument("--kept", type=Path, help="measured parts, read and added to")
     given = parser.parse_args()
-    main(given.plans, given.seed)
+    main(given.plans, given.seed, given.first, given.last, given.kept)

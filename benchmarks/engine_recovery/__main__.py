@@ -1,8 +1,9 @@
-"""Recovery of the engine from the loss of a rank, the bandwidth of state moves, and torchft beside it.
+"""Recovery of the engine from the loss of a rank, and the bandwidth of state moves; or the same loss under torchft.
 
-    python -m benchmarks.engine_recovery --runs 16 [--torchft PYTHON]
+    python -m benchmarks.engine_recovery --runs 16
+    python -m benchmarks.engine_recovery --runs 3 --torchft PYTHON
 
-`--torchft` names the Python of an environment with the public torchft package; without it that part is left out.
+`--torchft` names the Python of an environment of its own with the public torchft package.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ LARGE = JobSpec.model_validate(
     }
 )
 """23.9 M parameters, 287 MB of state, and little to compute: what is measured is the move."""
-SIDE_RUNS = 3
 TUNED = ("--heartbeat-ms", "300", "--timeout", "5")
 COLUMNS = ("", "median", "1st quartile", "3rd quartile", "minimum", "maximum")
 
@@ -90,10 +90,10 @@ def render_sides(sides: Sequence[Side]) -> str:
     return table(("system", "lost", "net, median ms", "every run", "iteration ms"), rows)
 
 
-def torchft_side(python: str, replicas: int, tuned: bool) -> Side:
+def torchft_side(python: str, replicas: int, tuned: bool, num_runs: int) -> Side:
     """Raises CalledProcessError."""
     command = [python, "-m", "benchmarks.engine_recovery.torchft_job", "--replicas", str(replicas)]
-    command += ["--runs", str(SIDE_RUNS), *(TUNED if tuned else ())]
+    command += ["--runs", str(num_runs), *(TUNED if tuned else ())]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=400)
     runs = [json.loads(line) for line in done.stdout.splitlines()]
     how = f"tuned ({' '.join(TUNED)})" if tuned else "default timeouts"
@@ -105,41 +105,51 @@ def torchft_side(python: str, replicas: int, tuned: bool) -> Side:
     )
 
 
-def main(runs: int, moves: int, torchft: str | None) -> None:
-    sides: list[Side] = []
+def main(runs: int, moves: int) -> None:
+    """Losses of the demo's job, and moves of a larger one."""
     with tempfile.TemporaryDirectory(prefix="resihp-recovery-") as folder:
         zygote = ZygoteClient(Path(folder), environment={"OMP_NUM_THREADS": "1"})
         try:
             _, store = zygote.store()
             losses = [lose(zygote, store, SMALL, rank, point) for rank, point in cases(runs)]
             large = [lose(zygote, store, LARGE, rank, "compute") for rank, _ in cases(moves)]
-            for replicas in (2, 3) if torchft else ():
-                job = data_parallel(replicas)
-                found = [lose(zygote, store, job, replicas - 1, "compute") for _ in range(SIDE_RUNS)]
-                sides.append(Side("ResiHP", replicas, [x.net_s for x in found], [x.iteration_s for x in found]))
         finally:
             zygote.close()
-    for replicas in (2, 3):
-        if torchft:
-            sides += [torchft_side(torchft, replicas, tuned) for tuned in (False, True)]
     parts = [
-        f"Milliseconds over {runs} losses, every rank and every point of an iteration. Measured on real workers; the "
+        f"Milliseconds over {runs} losses, over ranks and points of an iteration. Measured on real workers; the "
         "agents and the scheduler are played by the benchmark, which calls the real planner.",
         render_losses(losses),
         "## Moving state",
         render_moves(large),
     ]
-    if sides:
-        parts += [
-            "## Beside torchft",
-            "The demo's model, data parallel, one process per replica, gloo over loopback, the same cores, one replica "
-            "killed (SIGKILL) in mid-iteration. Net: from the signal to the next commit of the last survivor, less one "
-            f"iteration. {SIDE_RUNS} runs each, one system after the other.",
-            render_sides(sides),
-        ]
     facts = {**machine(), "job": "demo model, TP 2 x PP 2 x DP 2, float32, gloo, loopback"}
-    command = f"python -m benchmarks.engine_recovery --runs {runs}" + (" --torchft PYTHON" if torchft else "")
+    command = f"python -m benchmarks.engine_recovery --runs {runs} --moves {moves}"
     print(write("engine_recovery", "Recovery of the engine", command, facts, "\n\n".join(parts)).read_text())
+
+
+def beside(python: str, runs: int) -> None:
+    """The same loss under torchft."""
+    sides: list[Side] = []
+    with tempfile.TemporaryDirectory(prefix="resihp-recovery-") as folder:
+        zygote = ZygoteClient(Path(folder), environment={"OMP_NUM_THREADS": "1"})
+        try:
+            _, store = zygote.store()
+            for replicas in (2, 3):
+                job = data_parallel(replicas)
+                found = [lose(zygote, store, job, replicas - 1, "compute") for _ in range(runs)]
+                sides.append(Side("ResiHP", replicas, [x.net_s for x in found], [x.iteration_s for x in found]))
+        finally:
+            zygote.close()
+    sides += [torchft_side(python, replicas, tuned, runs) for replicas in (2, 3) for tuned in (False, True)]
+    body = (
+        "The demo's model, data parallel, one process per replica, gloo over loopback, the same cores, one replica "
+        "killed (SIGKILL) in mid-iteration. Net: from the signal to the next commit of the last survivor, less one "
+        f"iteration. {runs} runs each, one system after the other. ResiHP's agents and scheduler are played by the "
+        "benchmark (recovery.md has the whole system); torchft runs with its lighthouse and manager servers.\n\n"
+    )
+    facts = {**machine(), "job": "demo model, DP 2 and DP 3, float32, gloo, loopback"}
+    command = f"python -m benchmarks.engine_recovery --torchft PYTHON --runs {runs}"
+    print(write("torchft", "Loss of a replica, beside torchft", command, facts, body + render_sides(sides)).read_text())
 
 
 if __name__ == "__main__":
@@ -148,4 +158,7 @@ if __name__ == "__main__":
     parser.add_argument("--moves", type=int, default=4)
     parser.add_argument("--torchft", metavar="PYTHON")
     given = parser.parse_args()
-    main(given.runs, given.moves, given.torchft)
+    if given.torchft:
+        beside(given.torchft, given.runs)
+    else:
+        main(given.runs, given.moves)
