@@ -24,7 +24,8 @@ class Probe:
         self._matrix: torch.Tensor | None = None
 
     def seconds(self, pause: Callable[[float], None]) -> float:
-        """Shortest of some repetitions; on a virtual clock the seconds of the device that this rank stands for.
+        """Shortest of some repetitions, in processor seconds; on a virtual clock in those of the device that this rank
+        stands for.
 
         `pause` sleeps, shows a sign of life, and raises what an aborted epoch raises.
         """
@@ -36,8 +37,7 @@ class Probe:
     def _once(self, matrix: torch.Tensor, pause: Callable[[float], None]) -> float:
         start, busy = self._clock(), time.thread_time()
         torch.mm(matrix, matrix)
-        spent_s = self._clock() - start
+        spent_s, busy_s = self._clock() - start, time.thread_time() - busy
         if not self._config.virtual:
-            return spent_s
-        busy_s = time.thread_time() - busy
+            return busy_s  # of a processor that other workers may be using too
         return pad(self._device, OPERATIONS / self._config.flops_per_s, spent_s, pause, busy_s)
