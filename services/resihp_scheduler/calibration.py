@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from statistics import fmean, median
+from statistics import median
 from typing import Any, Self
 
 from resihp_messages import JobSpec
@@ -17,7 +17,7 @@ from resihp_plan import CostModel, ModelSpec, ParallelPlan, Workload
 from resihp_plan.cluster import Health
 from resihp_plan.cost import Linear
 from resihp_plan.planner import predict
-from resihp_scheduler.meter import Measured
+from resihp_scheduler.meter import Measured, RankSeconds
 
 CORE_FLOPS = 4e10
 """Operations/s of one CPU core in training (measured, see `CostModel.for_model`)."""
@@ -103,18 +103,19 @@ def calibrate(
     nominal = nominal_cost(spec, model)
     lines = _lines(plan, nominal, health)
     computed = [(m.ranks[r], lines[r]) for m in iterations for r in lines]
-    expected_s = sum(line.seconds(w) for seconds, line in computed for w in seconds.units)
+    expected_s = sum(_seconds(line, seconds) for seconds, line in computed)
     forward_s = sum(seconds.forward_s for seconds, _ in computed)
-    units = [w for m in iterations for a in plan.replicas for w in m.ranks[a.stages[0].ranks[0]].units]
-    if expected_s <= 0.0 or forward_s <= 0.0 or not units:
+    heads = [m.ranks[a.stages[0].ranks[0]] for m in iterations for a in plan.replicas]
+    num_units = sum(head.num_units for head in heads)
+    if expected_s <= 0.0 or forward_s <= 0.0 or not num_units:
         return None
     found = Calibration(
         compute_scale=forward_s / expected_s,
         backward_ratio=sum(seconds.backward_s for seconds, _ in computed) / forward_s,
         latency_s=_latency_s(plan, iterations, nominal),
         overhead_s=0.0,
-        tokens_per_micro_batch=round(fmean(w.tokens for w in units)),
-        sum_sq_len_per_micro_batch=round(fmean(w.sum_sq_len for w in units)),
+        tokens_per_micro_batch=round(sum(head.tokens for head in heads) / num_units),
+        sum_sq_len_per_micro_batch=round(sum(head.sum_sq_len for head in heads) / num_units),
         num_iterations=len(iterations),
     )
     if len(plan.world) > LARGEST or plan.migrations:
@@ -122,6 +123,11 @@ def calibrate(
     typical = workload_of(spec, found)
     predicted_s = predict(plan, typical, calibrated_cost(spec, model, found), health=health).step_s
     return replace(found, overhead_s=max(0.0, median(m.step_s for m in iterations) - predicted_s))
+
+
+def _seconds(line: Linear, rank: RankSeconds) -> float:
+    """Expected seconds of a rank's forwards together: the line is linear in the sums."""
+    return line.fixed * rank.num_units + line.per_token * rank.tokens + line.per_square * rank.sum_sq_len
 
 
 def _lines(plan: ParallelPlan, cost: CostModel, health: Health | None) -> dict[int, Linear]:
@@ -146,9 +152,9 @@ def _latency_s(plan: ParallelPlan, iterations: Sequence[Measured], cost: CostMod
             for m in iterations:
                 for rank in stage.ranks:
                     seconds = m.ranks[rank]
-                    bytes_s = 2 * sum(line.per_token * w.tokens for w in seconds.units)
-                    if seconds.units:
-                        waits.append((seconds.tp_wait_s - bytes_s) / (2 * count * len(seconds.units)))
+                    if seconds.num_units:
+                        bytes_s = 2 * line.per_token * seconds.tokens
+                        waits.append((seconds.tp_wait_s - bytes_s) / (2 * count * seconds.num_units))
     return max(0.0, median(waits)) if waits else cost.collective_latency_s
 
 
@@ -161,7 +167,7 @@ def speeds_in(
     found = {}
     for rank, line in lines.items():
         rows = [m.ranks[rank] for m in iterations]
-        ratios = [sum(line.seconds(w) for w in row.units) / row.forward_s for row in rows if row.forward_s > 0.0]
+        ratios = [_seconds(line, row) / row.forward_s for row in rows if row.forward_s > 0.0]
         if ratios:
             found[rank] = median(ratios)
     return found

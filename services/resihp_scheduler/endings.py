@@ -64,6 +64,8 @@ def _to_node(term: Term, situation: Situation, body: Body) -> AnyEnvelope:
 
 
 async def _close_all(term: Term, work: UnitOfWork, situation: Situation, reason: str) -> None:
+    term.meter.forget(situation.name)
+    term.scores.watch(situation.name, {})
     if situation.open is not None:
         await changes.reject(term, work, situation.open, reason)
     for incident in await queries.incidents(work.connection, job_name=situation.name, only_open=True):

@@ -7,21 +7,23 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from resihp_messages.report import IterationReport
-from resihp_plan import MicroBatchWork
 
-KEPT = 64
-"""Iterations per job."""
+MOST_KEPT, FEWEST_KEPT = 64, 16
+"""Iterations per job; the fewer, the larger the job."""
+ROWS = 200_000
+"""Ranks times iterations per job, about: some 30 MB."""
 
 
 @dataclass(frozen=True)
 class RankSeconds:
-    """One rank in one iteration: computing only, and what it worked on."""
+    """One rank in one iteration: computing only, and what it worked on, summed over its micro-batches."""
 
     forward_s: float
     backward_s: float
     tp_wait_s: float
-    units: tuple[MicroBatchWork, ...]
-    """Micro-batches in the order of their forwards."""
+    num_units: int
+    tokens: int
+    sum_sq_len: int
 
 
 @dataclass
@@ -48,16 +50,18 @@ class Meter:
         row = rows.get(report.iteration)
         if row is None or row.epoch != epoch:
             row = rows[report.iteration] = Measured(epoch)
-            while len(rows) > KEPT:
+            kept = ROWS // max(1, *(len(m.ranks) for m in rows.values()))
+            while len(rows) > min(MOST_KEPT, max(FEWEST_KEPT, kept)):
                 rows.popitem(last=False)
         row.step_s = max(row.step_s, *report.step_s)
         for i, rank in enumerate(report.ranks):
-            works = zip(report.unit_tokens[i], report.unit_sum_sq_len[i], strict=True)
             row.ranks[rank] = RankSeconds(
                 report.forward_s[i],
                 report.backward_s[i],
                 report.tp_wait_s[i],
-                tuple(MicroBatchWork(tokens, squares) for tokens, squares in works),
+                num_units=len(report.unit_tokens[i]),
+                tokens=report.tokens[i],
+                sum_sq_len=report.sum_sq_len[i],
             )
 
     def complete(self, job: str, epoch: int, ranks: Collection[int], *, skip: int = 2) -> Mapping[int, Measured]:

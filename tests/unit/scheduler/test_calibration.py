@@ -51,7 +51,14 @@ def iterations(
                 waits = 2 * sum(costs.collectives.seconds(w) for w in work[a])
                 for t, rank in enumerate(stage.ranks):
                     forward_s = sum(costs.member_s(t, w, backward=False) for w in work[a])
-                    row.ranks[rank] = RankSeconds(forward_s, forward_s * cost.backward_ratio, waits, work[a])
+                    row.ranks[rank] = RankSeconds(
+                        forward_s,
+                        forward_s * cost.backward_ratio,
+                        waits,
+                        num_units=len(work[a]),
+                        tokens=sum(w.tokens for w in work[a]),
+                        sum_sq_len=sum(w.sum_sq_len for w in work[a]),
+                    )
         found.append(row)
     return found
 
