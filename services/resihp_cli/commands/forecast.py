@@ -14,6 +14,7 @@ from rich.table import Table
 
 from resihp_cli import job_file
 from resihp_cli.errors import CliError
+from resihp_cli.pretrained import completed
 from resihp_cli.view.picture import Curve, draw
 from resihp_plan import Cluster, CostModel, Device, MemoryModel, ModelSpec, Workload
 from resihp_plan.planner import Infeasible
@@ -31,12 +32,14 @@ SIZES = {
 
 
 def model_of(name: str) -> ModelSpec:
-    """A preset, or the model of a job file. Raises `CliError`."""
+    """A preset, a Hugging Face folder, or the model of a job file. Raises `CliError`."""
     if name in SIZES:
         layers, hidden, heads, kv, ffn = SIZES[name]
         return ModelSpec(layers, hidden, heads, kv, ffn, mlp_block=128, vocab_size=32_000, vocab_block=128)
+    if Path(name).is_dir():
+        return ModelSpec(**completed({"hf": name}))
     if not name.endswith(".toml"):
-        raise CliError(f"--model {name!r}: expected one of {', '.join(SIZES)}, or a JOB.toml")
+        raise CliError(f"--model {name!r}: expected one of {', '.join(SIZES)}, a model folder, or a JOB.toml")
     return ModelSpec(**job_file.load(Path(name)).model.model_dump())
 
 

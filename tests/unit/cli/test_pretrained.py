@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from resihp_cli import job_file
+from resihp_cli.commands.forecast import model_of
 from resihp_cli.errors import CliError
 from resihp_plan import ModelSpec
 from resihp_plan.huggingface import config_of
@@ -37,6 +39,10 @@ def test_sizes_come_from_the_folder(folder: Path) -> None:
     assert local.data.tokenizer == str(folder / "qwen")
     assert local.data.path is None
     assert job_file.build(local.model_dump(mode="json"), origin="stored") == local  # without the folder
+
+
+def test_the_planner_takes_a_folder_too(folder: Path) -> None:
+    assert dataclasses.replace(model_of("qwen"), hf=None, mlp_block=16, vocab_block=16) == MODEL
 
 
 @pytest.mark.parametrize(
