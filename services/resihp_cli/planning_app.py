@@ -14,7 +14,9 @@ Slow = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Nodes = Annotated[str, typer.Option("--cluster", metavar="NODESxDEVICES", help="4x8, or 2x8,2x8@0.5: slower ones.")]
-Model = Annotated[str, typer.Option("--model", help="llama2-7b, -13b, -30b, -70b, a Hugging Face folder, or a JOB.toml.")]
+Model = Annotated[
+    str, typer.Option("--model", help="llama2-7b, -13b, -30b, -70b, a Hugging Face folder, or a JOB.toml.")
+]
 
 
 def whatif(
