@@ -13,8 +13,9 @@ from resihp_trainer.trials.zygote_client import ZygoteClient
 
 SEED = 7
 LIMIT = 1e-9
-FEW = (2, 11)
-"""Between them: a freeze, two deaths at once, a death while groups are rebuilt, returns, a change of the schedule."""
+FEW = (26, 27)
+"""Between them, on five workers: the death of an only holder, second deaths while the others leave and while the
+iteration is redone, a return, changes of degrees, of migrations and to any other layout."""
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +31,7 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ZygoteCli
 def test_a_sequence(zygote: tuple[ZygoteClient, str], tmp_path: Path, index: int) -> None:
     outcome = run_script(*zygote, random_script(SEED, index), "float64", tmp_path)
     assert outcome.holds(LIMIT), outcome
+    assert outcome.deaths
 
 
 @pytest.mark.soak
