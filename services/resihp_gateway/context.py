@@ -14,6 +14,7 @@ from fastapi import Depends, Request
 from resihp_bus.port import Bus, BusError
 from resihp_gateway.access import Identity
 from resihp_gateway.beats import NewestBeats
+from resihp_gateway.event_tail import EventTail
 from resihp_gateway.health_book import HealthBook
 from resihp_gateway.problems import ApiError
 from resihp_messages import AnyEnvelope, Body, Envelope
@@ -37,8 +38,12 @@ class Gateway:
     heartbeat_s: float
     whatif_timeout_s: float = 30.0
     health: HealthBook = field(default_factory=HealthBook)
+    tail: EventTail = field(init=False)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server stops: open event streams end."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tail", EventTail(self.bus))
 
     async def require_job(self, job: str) -> JobRecord:
         """The job's record. Raises `ApiError` 404."""

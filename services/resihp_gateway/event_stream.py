@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-from resihp_bus.port import Bus, BusError, Stored
-from resihp_gateway.models import EventView
+from resihp_bus.port import Bus, BusError
+from resihp_gateway.event_frame import frame
+from resihp_gateway.event_tail import EventTail
 from resihp_messages import Kind
 
 HEARTBEAT = b": heartbeat\n\n"
@@ -18,6 +18,7 @@ HEARTBEAT = b": heartbeat\n\n"
 
 async def event_stream(
     bus: Bus,
+    tail: EventTail,
     *,
     job: str,
     name: str,
@@ -35,9 +36,9 @@ async def event_stream(
         # Fixed before the first byte: what happens after a client has seen `open` is never missed.
         after_sequence = await bus.last_sequence(Kind.EVENT)
     yield f"retry: {retry_ms}\n: open\n\n".encode()
-    source = bus.replay(Kind.EVENT, after_sequence=after_sequence, job=job, detail=name)
+    source = _follow(bus, tail, job, name, after_sequence)
     closed = asyncio.create_task(closing.wait()) if closing is not None else None
-    pending: asyncio.Task[Stored | None] | None = None
+    pending: asyncio.Task[bytes | None] | None = None
     try:
         while True:
             if pending is None:
@@ -49,43 +50,44 @@ async def event_stream(
             if pending not in done:
                 yield HEARTBEAT
                 continue
-            stored, pending = pending.result(), None
-            if stored is None:
+            sent, pending = pending.result(), None
+            if sent is None:
                 return
-            yield frame(stored)
+            yield sent
     finally:
         for task in (pending, closed):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, BusError):
                     await task
-        close = getattr(source, "aclose", None)
-        if close is not None:
-            await close()
+        await source.aclose()
 
 
-async def _next(source: AsyncIterator[Stored]) -> Stored | None:
-    """The next message, or None at the end (a task cannot end with `StopAsyncIteration`)."""
+async def _follow(bus: Bus, tail: EventTail, job: str, name: str, position: int) -> AsyncGenerator[bytes, None]:
+    """Frames after `position`: from the shared tail if it reaches back so far, else from the stream until it does."""
+    async with tail.followed():
+        while True:
+            items = tail.after(position)
+            if items is None:
+                source = bus.replay(Kind.EVENT, after_sequence=position, job=job, detail=name)
+                async with contextlib.aclosing(source):
+                    async for stored in source:
+                        position = stored.sequence
+                        yield frame(stored)
+                        if tail.after(position) is not None:
+                            break
+                    else:
+                        return
+                continue
+            for item in items:
+                position = item.stored.sequence
+                envelope = item.stored.envelope
+                if job in ("*", envelope.job) and name in ("*", envelope.schema_.partition(".")[0]):
+                    yield item.frame
+            if not items:
+                await tail.wait()
+
+
+async def _next(source: AsyncIterator[bytes]) -> bytes | None:
+    """The next frame, or None at the end (a task cannot end with `StopAsyncIteration`)."""
     return await anext(source, None)
-
-
-def frame(stored: Stored) -> bytes:
-    """One event as `id`, `event` and `data` lines; JSON has no line breaks, so one data line is enough."""
-    event = view(stored)
-    data = json.dumps(event.model_dump(mode="json"), separators=(",", ":"))
-    return f"id: {stored.sequence}\nevent: {event.name}\ndata: {data}\n\n".encode()
-
-
-def view(stored: Stored) -> EventView:
-    envelope = stored.envelope
-    return EventView(
-        sequence=stored.sequence,
-        message_id=envelope.message_id,
-        name=envelope.schema_.partition(".")[0],
-        job=envelope.job,
-        epoch=envelope.epoch,
-        source=envelope.source,
-        correlation_id=envelope.correlation_id,
-        occurred_at=envelope.occurred_at,
-        body=envelope.body.model_dump(mode="json"),
-    )

@@ -52,6 +52,7 @@ async def stream_events(
         after = int(last_event_id)
     frames = event_stream(
         gateway.bus,
+        gateway.tail,
         job=job or "*",
         name=name or "*",
         after_sequence=after,

@@ -13,7 +13,7 @@ import structlog
 
 from resihp_bus.port import Ack, Bus, Handler, Outcome, Retry, Stored
 from resihp_chassis import Metrics
-from resihp_gateway.event_stream import view
+from resihp_gateway.event_frame import view
 from resihp_gateway.models import EventView
 from resihp_gateway.webhooks.config import Webhook
 from resihp_gateway.webhooks.message import request

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from resihp_gateway.event_stream import HEARTBEAT, event_stream
 from support.envelopes import event
 from support.gateway import TestGateway, open_gateway
+from support.waiting import wait_for
 
 
 @pytest.fixture
@@ -30,7 +32,13 @@ def frames(
     closing: asyncio.Event | None = None,
 ) -> AsyncIterator[bytes]:
     return event_stream(
-        gateway.gateway.bus, job=job, name=name, after_sequence=after, heartbeat_s=heartbeat_s, closing=closing
+        gateway.gateway.bus,
+        gateway.gateway.tail,
+        job=job,
+        name=name,
+        after_sequence=after,
+        heartbeat_s=heartbeat_s,
+        closing=closing,
     )
 
 
@@ -118,3 +126,50 @@ async def test_ends_when_the_server_closes(gateway: TestGateway) -> None:
     closing.set()
     with pytest.raises(StopAsyncIteration):
         await asyncio.wait_for(anext(stream), 5)
+
+
+async def test_many_followers_share_one_reader(gateway: TestGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones begin in the past, by themselves; once they are here, all read the same tail."""
+    readers = 0
+    replay = gateway.gateway.bus.replay
+
+    def counted(*arguments: object, **more: object) -> object:
+        nonlocal readers
+        readers += 1
+        return replay(*arguments, **more)  # type: ignore[arg-type]
+
+    for node in "ab":
+        await publish(gateway, node)
+    monkeypatch.setattr(gateway.gateway.bus, "replay", counted)
+    streams = [frames(gateway, after=after) for after in (0, 1, None, None, None)]
+    for stream in streams:
+        await anext(stream)
+    waiting = [asyncio.create_task(take(stream, count)) for stream, count in zip(streams, (4, 3, 2, 2, 2), strict=True)]
+    tail = gateway.gateway.tail
+    await wait_for(lambda: tail._followers == len(streams) and tail.begin == 2, 5)
+    for node in "cd":
+        await publish(gateway, node)
+    found = await asyncio.gather(*waiting)
+    assert found[0] == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
+    assert found[1] == found[0][1:]
+    assert found[2:] == [found[0][2:]] * 3
+    assert readers <= 3  # the tail, and one each for the two that began in the past
+    for stream in streams:
+        await stream.aclose()  # type: ignore[attr-defined]
+    assert not [t for t in asyncio.all_tasks() if t.get_name() == "event tail"]
+
+
+async def test_who_falls_behind_the_tail_loses_nothing(gateway: TestGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway.gateway.tail, "_items", deque(maxlen=4))
+    monkeypatch.setattr("resihp_gateway.event_tail.KEPT", 4)
+    slow, quick = frames(gateway, after=0), frames(gateway, after=0)
+    for stream in (slow, quick):
+        await anext(stream)
+    await publish(gateway, "n0")
+    assert await take(slow, 1) == [(1, "n0")]
+    for k in range(1, 20):
+        await publish(gateway, f"n{k}")
+    assert [s for s, _ in await take(quick, 20)] == list(range(1, 21))
+    assert [s for s, _ in await take(slow, 19)] == list(range(2, 21))
+    for stream in (slow, quick):
+        await stream.aclose()  # type: ignore[attr-defined]
