@@ -6,7 +6,7 @@ are views, so a copy costs its bytes once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
@@ -26,14 +26,18 @@ def copy_buffer(layout: Layout, rank: int, dtype: torch.dtype) -> Tensor:
     return torch.empty(DIGEST_BYTES + elements * STATE_TENSORS * dtype.itemsize, dtype=torch.uint8)
 
 
-def fill(buffer: Tensor, held: ShardSet) -> None:
-    """Copy the shards and the digest into their `copy_buffer`. Any thread, as long as nobody changes the shards."""
-    offset = DIGEST_BYTES
-    for shard in held.shards.values():
-        for tensor in shard.state:
-            size = tensor.numel() * tensor.element_size()
-            buffer[offset : offset + size].view(tensor.dtype).view(tensor.shape).copy_(tensor)
-            offset += size
+def parts_of(held: ShardSet) -> list[Tensor]:
+    """Flat views of all tensors of a copy, in its order."""
+    return [tensor.view(-1) for shard in held.shards.values() for tensor in shard.state]
+
+
+def fill(buffer: Tensor, parts: Sequence[Tensor]) -> None:
+    """Copy `parts_of` the shards, and their digest, into a `copy_buffer`. Any thread, while nobody changes the shards.
+
+    Two calls that leave the interpreter to other threads; one per tensor would fight for it with training.
+    """
+    if parts:
+        torch.cat(list(parts), out=buffer[DIGEST_BYTES:].view(parts[0].dtype))
     buffer[:DIGEST_BYTES] = digest_of(buffer[DIGEST_BYTES:])
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from resihp_plan import GroupKind, Layout, group_name
 from resihp_trainer.comm.port import Group, Pending
-from resihp_trainer.copies import copy_buffer, fill, is_intact, shards_in
+from resihp_trainer.copies import copy_buffer, fill, is_intact, parts_of, shards_in
 from resihp_trainer.join import Applied
 from resihp_trainer.shards import ShardSet
 
@@ -110,7 +110,7 @@ class Snapshots:
         own = copy_buffer(held.layout, self._rank, self._dtype)
         key = applied.iteration, held.layout.plan.epoch
         self.kept[key] = Snapshot(held.layout, applied, self._dtype)
-        self._round = _Round(key, own, self._copier.submit(fill, own, held))
+        self._round = _Round(key, own, self._copier.submit(fill, own, parts_of(held)))
         return shards_in(own, held.layout, self._rank, self._dtype), self._round.filled
 
     def poll(self) -> None:
@@ -162,7 +162,7 @@ class Snapshots:
         self.poll()
 
     def _await(self, work: Future[Any]) -> None:
-        while not wait([work], PAUSE_S).done:
+        while not work.done() and not wait([work], PAUSE_S).done:
             self._tick()
 
     def _launch(self, r: _Round) -> dict[int, tuple[Tensor, Pending]]:

@@ -10,7 +10,7 @@ import torch
 
 from resihp_plan import ParallelPlan, groups, guardians, layout
 from resihp_trainer.catalogue import Catalogue, Copies, StateGone, choose, exchange
-from resihp_trainer.copies import collect, copy_buffer, fill, is_intact, shards_in
+from resihp_trainer.copies import collect, copy_buffer, fill, is_intact, parts_of, shards_in
 from resihp_trainer.join import Applied
 from resihp_trainer.moves import Moved, move_state
 from resihp_trainer.snapshots import MAX_KEPT, Snapshot, Snapshots
@@ -120,13 +120,13 @@ def test_a_spoilt_copy_ends_the_round_for_all() -> None:
 
 def test_a_changed_byte_is_noticed() -> None:
     buffer = copy_buffer(HELD, 3, torch.float64)
-    fill(buffer, values(HELD, 3))
+    fill(buffer, parts_of(values(HELD, 3)))
     assert is_intact(buffer)
     assert_known(shards_in(buffer, HELD, 3, torch.float64))
     buffer[len(buffer) // 2] ^= 1
     assert not is_intact(buffer)
     other = copy_buffer(HELD, 2, torch.float64)
-    fill(other, values(HELD, 2))
+    fill(other, parts_of(values(HELD, 2)))
     snapshot = Snapshot(HELD, STEP, torch.float64, {3: buffer, 2: other})
     snapshot.drop_spoilt()
     assert set(snapshot.copies) == {2}
