@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from resihp_messages import JobSpec
@@ -153,7 +154,8 @@ def test_export_and_import_keep_every_bit(case: tuple[Any, Path, ModelSpec], tmp
         export.export(job, shards, tmp_path / "out", "float32")
 
 
-def test_only_the_slice_is_read(case: tuple[Any, Path, ModelSpec]) -> None:
+def test_slices_are_views_of_the_mapped_file(case: tuple[Any, Path, ModelSpec]) -> None:
+    """So a rank copies its shards and nothing else."""
     model, folder, spec = case
     source = Pretrained(folder)
     source.check(spec)
@@ -163,11 +165,26 @@ def test_only_the_slice_is_read(case: tuple[Any, Path, ModelSpec]) -> None:
     rows = next(t for t in spec.tensors if t.name == "layers.1.w_up.weight")
     part = source.read(rows, Interval(8, 24))
     assert torch.equal(part, theirs_too.up_proj.weight.detach()[8:24])
-    assert part.untyped_storage().nbytes() == part.nbytes
+    assert str(folder / "model.safetensors") in _mapping_of(part.data_ptr())
+
+
+def _mapping_of(address: int) -> str:
+    """The line of this process's memory map that contains an address."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        start, _, stop = line.split()[0].partition("-")
+        if int(start, 16) <= address < int(stop, 16):
+            return line
+    return ""
 
 
 def test_a_folder_that_does_not_fit_is_refused(case: tuple[Any, Path, ModelSpec], tmp_path: Path) -> None:
     _, folder, spec = case
+    quantised = tmp_path / "quantised"
+    quantised.mkdir()
+    whole = {tensor_name(t.name): torch.zeros(t.shape, dtype=torch.int8) for t in spec.tensors}
+    save_file(whole, quantised / "model.safetensors")
+    with pytest.raises(ValueError, match="is I8: quantised models are not supported"):
+        Pretrained(quantised).check(spec)
     with pytest.raises(ValueError, match=r"model\.layers\.3.*\n?"):
         Pretrained(folder).check(dataclasses.replace(spec, num_layers=4))
     with pytest.raises(ValueError, match=r"has shape .* the job's model"):

@@ -1,5 +1,5 @@
-"""Parameters of a Hugging Face model folder, one slice at a time: no rank ever holds more than its own shards, and
-for the moment of reading a slice of columns, the tensor that they belong to.
+"""Parameters of a Hugging Face model folder, one slice at a time: views of mapped files, so that a rank copies its own
+shards and nothing else.
 
 The folder: `config.json`, and `model.safetensors` or the files that `model.safetensors.index.json` names.
 Errors: ValueError, one line, naming the folder and what is wrong with it.
@@ -17,6 +17,7 @@ from torch import Tensor
 from resihp_plan import Interval, ModelSpec, TensorSpec
 from resihp_plan.huggingface import tensor_name
 
+_FLOATING = frozenset({"F64", "F32", "F16", "BF16"})
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -29,26 +30,33 @@ class Pretrained:
         self._files: dict[str, Any] = {}
 
     def read(self, spec: TensorSpec, interval: Interval) -> Tensor:
-        """The slice of a tensor that covers `interval` of its split dimension, in the file's precision."""
-        name = tensor_name(spec.name)
-        with_name = f"{self._folder}: {name}"
+        """The slice of a tensor that covers `interval` of its split dimension, in the file's precision: a view of the
+        mapped file, to be copied."""
+        lazy, part = self._open(spec), slice(interval.start, interval.stop)
         try:
-            lazy = self._file(name).get_slice(name)
-            shape = tuple(lazy.get_shape())
-            if shape != spec.shape:
-                raise ValueError(f"{with_name} has shape {shape}, the job's model {spec.shape}")
-            part = slice(interval.start, interval.stop)
             found: Tensor = lazy[part] if spec.dim == 0 else lazy[:, part]
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"{with_name}: {error}") from error
-        if not found.dtype.is_floating_point:
-            raise ValueError(f"{with_name} is {found.dtype}: quantised models are not supported")
+            raise ValueError(f"{self._folder}: {tensor_name(spec.name)}: {error}") from error
         return found
 
     def check(self, model: ModelSpec) -> None:
         """Raise ValueError if a tensor of `model` is missing or of another shape. Reads headers only."""
         for spec in model.tensors:
-            self.read(spec, Interval(0, 0))
+            self._open(spec)
+
+    def _open(self, spec: TensorSpec) -> Any:
+        """A slice that is not read yet."""
+        name = tensor_name(spec.name)
+        with_name = f"{self._folder}: {name}"
+        try:
+            lazy = self._file(name).get_slice(name)
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{with_name}: {error}") from error
+        if tuple(lazy.get_shape()) != spec.shape:
+            raise ValueError(f"{with_name} has shape {tuple(lazy.get_shape())}, the job's model {spec.shape}")
+        if lazy.get_dtype() not in _FLOATING:
+            raise ValueError(f"{with_name} is {lazy.get_dtype()}: quantised models are not supported")
+        return lazy
 
     def _file(self, name: str) -> Any:
         file = self._file_of.get(name, _SINGLE if not self._file_of else "")
