@@ -14,7 +14,7 @@ import numpy as np
 
 from resihp_plan.cost import CostModel
 from resihp_plan.edges import Place
-from resihp_plan.memory import held_units
+from resihp_plan.memory import MemberRoom, held_units
 from resihp_plan.plan import Schedule, StagePlan
 from resihp_plan.planner.exchange import exchange_s
 from resihp_plan.planner.level import level
@@ -44,6 +44,8 @@ class Space:
     _worth: dict[tuple[int, ...], Worth | None] = field(default_factory=dict)
     _exact: dict[tuple[Schedule, tuple[int, ...], Layers, int], float] = field(default_factory=dict)
     _stage: dict[tuple[int, int, bool, tuple[OpKind, ...]], tuple[float, ...]] = field(default_factory=dict)
+    _room: dict[tuple[Schedule, tuple[MemberRoom, ...], int, int], int] = field(default_factory=dict)
+    _edge: dict[tuple[int, int, float], float] = field(default_factory=dict)
 
     def at(self, maker: GroupMaker, schedule: Schedule) -> Space:
         """The same rules for groups of another maker; nothing is remembered."""
@@ -82,9 +84,12 @@ class Space:
 
     def room(self, pipeline: Pipeline, stage: int, schedule: Schedule) -> int:
         """Layers that the stage can hold under a schedule."""
-        num_stages = len(pipeline)
-        whole, late = held_units(schedule, num_stages, stage, self.cost.model)
-        return pipeline[stage].max_layers(whole, late, (stage == 0) + (stage == num_stages - 1))
+        num_stages, group = len(pipeline), pipeline[stage]
+        key = schedule, group.rooms, num_stages, stage
+        if key not in self._room:
+            whole, late = held_units(schedule, num_stages, stage, self.cost.model)
+            self._room[key] = group.max_layers(whole, late, (stage == 0) + (stage == num_stages - 1))
+        return self._room[key]
 
     def fits(self, shape: Shape) -> bool:
         """Whether everybody's memory is large enough under the shape's schedule."""
@@ -115,8 +120,10 @@ class Space:
         return [self._transfer_s(a, b) for a, b in edges], [self._transfer_s(b, a) for a, b in edges]
 
     def _transfer_s(self, sender: TpGroup, receiver: TpGroup) -> float:
-        tokens = self.workload.tokens_per_micro_batch
-        return self.cost.transfer_s(len(sender.ranks), len(receiver.ranks), tokens, min(sender.link, receiver.link))
+        key = len(sender.ranks), len(receiver.ranks), min(sender.link, receiver.link)
+        if key not in self._edge:
+            self._edge[key] = self.cost.transfer_s(key[0], key[1], self.workload.tokens_per_micro_batch, key[2])
+        return self._edge[key]
 
     def counts(self, worths: Sequence[Worth]) -> tuple[int, ...]:
         """Micro-batches per replica that level the estimates."""
