@@ -245,6 +245,10 @@ class TimeoutConfig(_Strict):
         return self
 
 
+ENDLESS = 10**9
+"""Iterations of a job whose length nobody has told us."""
+
+
 class AttachedConfig(_Strict):
     """A job that somebody else launched: watched, never started, fenced or changed."""
 

@@ -22,7 +22,8 @@ async def finish(term: Term, work: UnitOfWork, situation: Situation, results: It
     counts = {"samples_expected": fullest["samples_expected"], "samples_once": fullest["samples_once"]}
     await work.set_committed(situation.name, committed)
     await work.set_job(situation.name, JobState.FINISHED, **counts, final_loss=loss)
-    body = event.JobFinished(iterations=situation.spec.iterations, committed=committed, final_loss=loss, **counts)
+    iterations = situation.spec.iterations if situation.spec.attached is None else committed  # nobody knew how many
+    body = event.JobFinished(iterations=iterations, committed=committed, final_loss=loss, **counts)
     await _stop(term, work, situation, situation.returning, "the job finished")
     await _close_all(term, work, situation, "the job finished")
     await changes.publish(term, work, body, job=situation.name, epoch=situation.newest_epoch)

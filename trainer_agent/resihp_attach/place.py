@@ -12,6 +12,8 @@ SOCKET = "RESIHP_ATTACH_SOCKET"
 JOB = "RESIHP_ATTACH_JOB"
 AXES = "RESIHP_ATTACH_AXES"
 HANG_S = "RESIHP_ATTACH_HANG_S"
+OWNER = "RESIHP_ATTACH_OWNER"
+"""Process that speaks for the rank: helpers that it starts (data loaders, compilers) inherit this and stay silent."""
 _DEFAULT_HANG_S = 120.0
 _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from resihp_gateway.models import DeviceView, IncidentView, JobView, ReconfigurationView
 from resihp_gateway.wording import milliseconds, position_name, size
+from resihp_messages.job import ENDLESS
 
 STATE_STYLE = {
     "healthy": "green",
@@ -55,8 +56,13 @@ def job_table(jobs: Sequence[JobView]) -> Table:
         table.add_column(column, justify="right" if column in ("iteration", "epoch", "loss") else "left")
     for j in jobs:
         loss = "-" if j.final_loss is None else f"{j.final_loss:.4f}"
-        table.add_row(j.job, j.state, f"{j.committed}/{j.iterations}", str(j.epoch), loss, j.reason)
+        table.add_row(j.job, j.state, _progress(j), str(j.epoch), loss, j.reason)
     return table
+
+
+def _progress(job: JobView) -> str:
+    """How far; of how many iterations, if anybody has said."""
+    return f"{job.committed}/{job.iterations}" if job.iterations < ENDLESS else str(job.committed)
 
 
 def history_table(reconfigurations: Sequence[ReconfigurationView], incidents: Sequence[IncidentView]) -> Table:

@@ -121,3 +121,18 @@ async def test_broken_frames_cut_one_line_only(stage: Stage, tmp_path: Path) -> 
     writer.close()
     assert stage.agent._listener.num_malformed == 1
     assert stage.agent.is_ready
+
+
+async def test_a_second_process_of_a_living_rank_is_turned_away(stage: Stage) -> None:
+    stage.start(0)
+    first = stage.processes[0]
+    stage.start(0)
+    second = stage.processes[0]
+    stage.iteration(0, 1)
+    assert next(stage.agent.attached.beats(0.0)).pid == first.pid
+    assert stage.agent.attached.num_early == 0
+    for process in (first, second):
+        process.kill()
+        process.wait()
+    assert first.stdin is not None
+    first.stdin.close()

@@ -106,3 +106,16 @@ def test_another_sitecustomize_still_works(tmp_path: Path) -> None:
     with run(script, tmp_path, PYTHONPATH=path) as process:
         out, errors = process.communicate(timeout=60)
     assert out == "yes True\n", errors
+
+
+def test_a_rank_speaks_for_itself_and_its_helpers_are_silent(tmp_path: Path) -> None:
+    script = """
+import subprocess, sys
+helper = "from resihp_attach import watch; print(watch.client)"
+print(subprocess.run([sys.executable, "-c", helper], capture_output=True, text=True, check=True).stdout.strip())
+"""
+    with listen(tmp_path / "a.sock") as sock, run(script, tmp_path, RANK="0", WORLD_SIZE="1") as process:
+        frames = frames_of(sock)
+        out, errors = process.communicate(timeout=60)
+    assert out == "None\n", errors
+    assert [f["type"] for f in frames if f["type"] == "hello"] == ["hello"]

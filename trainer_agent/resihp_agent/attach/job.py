@@ -9,9 +9,7 @@ from resihp_agent.attach.rank import AttachedRank
 from resihp_agent.columns import ReportColumns
 from resihp_messages import AttachedConfig, BatchConfig, JobSpec, ModelConfig, ParallelConfig, link
 from resihp_messages.attach import AttachHello, AttachIteration
-
-ENDLESS = 10**9
-"""Iterations of a job whose length nobody has told us."""
+from resihp_messages.job import ENDLESS
 
 
 @dataclass

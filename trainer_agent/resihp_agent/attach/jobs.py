@@ -78,6 +78,12 @@ class AttachedJobs:
         job = self._job(hello.job)
         if hello.start > job.start:
             job = self._begin_anew(job, hello.start)
+        known = job.ranks.get(hello.rank)
+        if known is not None and process.state_letter(known.pid) not in {"", "Z", "X"}:
+            log.warning("rank_attached_twice", job=job.name, rank=hello.rank, pid=pid, known=known.pid)
+            return
+        if known is not None:
+            self._forget(known)
         rank = AttachedRank(hello, pid, process.open_pidfd(pid), now_s)
         if rank.pidfd is None:
             return  # gone already
@@ -100,8 +106,6 @@ class AttachedJobs:
         """The launcher has started the job again: what is known of its last start is void."""
         self._settle_exits(job)
         for rank in job.ranks.values():
-            if rank.pidfd is not None:
-                asyncio.get_running_loop().remove_reader(rank.pidfd)
             self._forget(rank)
         job.ranks.clear()
         new = AttachedJob(job.name, ReportColumns(self._settings.node), start, launcher=job.launcher)
@@ -183,6 +187,8 @@ class AttachedJobs:
 
     def _forget(self, rank: AttachedRank) -> None:
         self._by_pid.pop(rank.pid, None)
+        if rank.pidfd is not None:
+            asyncio.get_running_loop().remove_reader(rank.pidfd)
         rank.release()
 
     def _finished(self, job: AttachedJob, rank: AttachedRank) -> None:

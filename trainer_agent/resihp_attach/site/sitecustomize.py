@@ -33,10 +33,9 @@ def _package() -> None:
 def _attach() -> None:
     _package()
     import resihp_attach
-    from resihp_attach.place import has_rank
 
     resihp_attach.install()
-    if has_rank():  # a launcher's own process has none; a single process speaks at its first step
+    if "RANK" in os.environ:  # torchrun's own process has none; whoever else trains speaks at its first step
         resihp_attach.watch.start()
 
 
