@@ -6,10 +6,11 @@ import resihp_messages
 from resihp_messages import STREAMS, Kind
 
 EXPORTED = (
-    "FLEET MAX_MESSAGE_BYTES STREAMS AnyEnvelope AttachedConfig BatchConfig Body CheckpointConfig ClockConfig DataConfig Envelope FaultPoint "
-    "JobSpec Kind MalformedMessage ModelConfig OptimizerConfig ParallelConfig Rank ScriptedFault SnapshotConfig StreamSpec Subject "
-    "TelemetryConfig TimeoutConfig "
-    "Wire ack command decode encode event link new_id pack page parse pattern report request stream_of subject unpack"
+    "FLEET MAX_MESSAGE_BYTES STREAMS AnyEnvelope AttachedConfig BatchConfig Body CheckpointConfig "
+    "ClockConfig DataConfig Envelope FaultPoint JobSpec Kind MalformedMessage ModelConfig OptimizerConfig "
+    "ParallelConfig Rank ScriptedFault SnapshotConfig StreamSpec Subject TelemetryConfig TimeoutConfig "
+    "Wire ack command decode encode event link new_id pack page parse pattern report request stream_of "
+    "subject unpack"
 )
 
 BY_KIND = {
