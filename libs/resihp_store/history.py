@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from resihp_store import tables as t
 from resihp_store.queries import _incident, _reconfiguration, _values
-from resihp_store.records import EventRecord, IncidentRecord, ReconfigurationRecord
+from resihp_store.records import EventRecord, IncidentRecord, PlanRecord, ReconfigurationRecord
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,13 @@ async def events(
     if before_sequence is not None:
         query = query.where(e.sequence < before_sequence)
     return tuple(EventRecord(**_values(row)) for row in await connection.execute(query))
+
+
+async def first_plan(connection: AsyncConnection, job: str) -> PlanRecord | None:
+    """The job's first plan."""
+    query = select(t.plans).where(t.plans.c.job == job).order_by(t.plans.c.epoch).limit(1)
+    row = (await connection.execute(query)).one_or_none()
+    return None if row is None else PlanRecord(**_values(row))
 
 
 async def devices_stamp(connection: AsyncConnection, job: str) -> tuple[Any, ...]:

@@ -16,6 +16,8 @@ from resihp_store.queries import Connection
 
 MAX_POINTS = 1000
 MAX_ROWS = 100
+MAX_PLANS = 20
+"""Newest plans that are kept, beside the first one: where devices were, and what the bound was."""
 Point = tuple[int, int, float | None, float | None]
 """Iteration, epoch, tokens/s, loss."""
 
@@ -52,12 +54,16 @@ class Facts:
         return new
 
     async def _read_plans(self, connection: Connection, record: JobRecord) -> None:
-        after = self._plans[-1].epoch + 1 if self._plans else 0
+        if not self._plans and record.epoch > MAX_PLANS:
+            first = await history.first_plan(connection, self.job)
+            self._plans = [ParallelPlan.from_dict(first.plan)] if first else []
+        after = max(self._plans[-1].epoch + 1 if self._plans else 0, record.epoch - MAX_PLANS)
         issued = await queries.plans(connection, self.job, from_epoch=after)
         # In force is what all ranks installed; before the first one, what was issued.
         ready = [p for p in issued if p.epoch <= record.epoch] or ([] if self._plans else list(issued[:1]))
         if ready:
-            self._plans += [ParallelPlan.from_dict(p.plan) for p in ready]
+            known = self._plans + [ParallelPlan.from_dict(p.plan) for p in ready]
+            self._plans = known if len(known) <= MAX_PLANS else [known[0], *known[-MAX_PLANS:]]
             self.found["map"] = {}
 
     async def _read_devices(self, connection: Connection) -> None:

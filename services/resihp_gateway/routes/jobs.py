@@ -44,7 +44,7 @@ async def list_devices(job: JobName, gateway: GatewayDep) -> list[DeviceView]:
     record = await gateway.require_job(job)
     async with gateway.store.read() as connection:
         devices = await queries.devices(connection, job)
-        plans = await queries.plans(connection, job)
+        plans = await queries.plans(connection, job, from_epoch=record.epoch)
     return picture.devices(gateway, record, devices, plans)
 
 

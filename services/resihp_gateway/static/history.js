@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "./vendor/htm-preact-standalone.module.js";
 import { get, page } from "./api.js";
 import { Changes } from "./changes.js";
-import { moment } from "./words.js";
+import { arrows, moment, rate } from "./words.js";
 
 export function HistoryPage({ job, known }) {
   const [filter, setFilter] = useState({ status: "", mode: "", kind: "", device: "" });
@@ -40,7 +40,32 @@ export function HistoryPage({ job, known }) {
   return html`${error && html`<p class="refusal" role="alert">${error}</p>`}
     <${Changes} changes=${rows} incidents=${incidents} known=${known} title="History" more=${filters} />
     ${next && html`<p class="center"><button onClick=${() => load(next, rows)}>Older changes</button></p>`}
+    <${Decisions} job=${job} />
     <${Audit} job=${job} />`;
+}
+
+function Decisions({ job }) {
+  const [rows, setRows] = useState([]);
+  useEffect(() => {
+    get(`/api/v1/jobs/${job}/decisions?limit=50`).then(setRows, () => setRows([]));
+  }, [job]);
+  return html`<section class="card" aria-labelledby="decisions-title">
+    <header><h2 id="decisions-title">Decisions</h2><p class="hint">what the scheduler weighed, newest first</p></header>
+    <div class="table-scroll"><table>
+      <thead><tr><th>Time</th><th>Trigger</th><th>Answer</th><th>Best plan</th><th class="n">Staying</th><th class="n">Best</th><th class="n">Bound</th><th>Why</th></tr></thead>
+      <tbody>
+        ${rows.map(
+          (d) => html`<tr key=${d.id}>
+            <td>${d.reconfiguration_id ? html`<a href="#/change/${d.reconfiguration_id}">${moment(d.created_at)}</a>` : moment(d.created_at)}</td>
+            <td>${d.trigger}</td><td>${d.action} <small>${d.outcome}</small></td><td class="words">${arrows(d.difference)}</td>
+            <td class="n">${rate(d.stay_tokens_per_s)}</td><td class="n">${rate(d.predicted_tokens_per_s)}</td><td class="n">${rate(d.bound_tokens_per_s)}</td>
+            <td>${d.reason}</td>
+          </tr>`,
+        )}
+      </tbody>
+    </table></div>
+    ${!rows.length && html`<p class="empty">Nothing was weighed.</p>`}
+  </section>`;
 }
 
 function Audit({ job }) {

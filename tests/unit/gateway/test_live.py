@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,20 @@ async def test_everything_at_once_then_what_changes(story: Story) -> None:
     await story.train(5)
     await viewer.until(lambda v: len(v.points) == 125)
     assert [p[0] for p in viewer.points] == list(range(1, 126))
+    await viewer.close()
+
+
+async def test_a_long_past_is_not_read_as_a_whole(story: Story) -> None:
+    """The map, the first plan (for what is healthy) and the newest ones are enough."""
+    for _ in range(25):
+        story.plan = replace(story.plan, epoch=story.plan.epoch + 1)
+        async with story.work() as work:
+            await story._issue(work, datetime.now(UTC), mode="planned", reason="again")
+    viewer = Viewer(story.gateway)
+    await viewer.until(lambda v: "control" in v.facts)
+    assert viewer.facts["map"]["epoch"] == 26
+    assert sorted(map(int, viewer.facts["rates"]["bounds"]))[:2] == [1, 7]
+    assert viewer.facts["rates"]["healthy"] > 0
     await viewer.close()
 
 
