@@ -119,3 +119,42 @@ print(subprocess.run([sys.executable, "-c", helper], capture_output=True, text=T
         out, errors = process.communicate(timeout=60)
     assert out == "None\n", errors
     assert [f["type"] for f in frames if f["type"] == "hello"] == ["hello"]
+
+
+FSDP_SCRIPT = """
+import torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo", rank=0, world_size=1)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.layer = torch.nn.Embedding(64, 32), torch.nn.Linear(32, 64)
+    def forward(self, input_ids, attention_mask):
+        return self.layer(self.embedding(input_ids))
+
+model = Net()
+fully_shard(model.layer)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+mask = torch.tensor([[1] * 16, [1] * 8 + [0] * 8])
+for step in range(3):
+    for micro in range(2):
+        model(input_ids=torch.randint(0, 64, (2, 16)), attention_mask=mask).sum().backward()
+    optimizer.step(); optimizer.zero_grad()
+print("the script is done")
+"""
+
+
+@pytest.mark.soak
+def test_fully_sharded(tmp_path: Path) -> None:
+    with listen(tmp_path / "a.sock") as sock, run(FSDP_SCRIPT, tmp_path, RANK="0", WORLD_SIZE="1") as process:
+        frames = frames_of(sock)
+        out, errors = process.communicate(timeout=60)
+    assert "the script is done" in out, errors
+    assert "resihp" not in errors
+    iterations = [f for f in frames if f["type"] == "iteration"]
+    assert [f["iteration"] for f in iterations] == [1, 2, 3]
+    for frame in iterations[1:]:
+        assert frame["unit_tokens"] == [24, 24]  # the root's call, not those of its parts
+        assert min(*frame["unit_forward_s"], *frame["unit_backward_s"]) > 0.0
