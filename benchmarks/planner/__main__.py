@@ -31,16 +31,18 @@ class Options:
     """Of the command line."""
 
     seeds: int
+    large_seeds: int
     models: tuple[str, ...]
     devices: tuple[int, ...]
 
 
 def _study(cells: Cells, options: Options, chosen: tuple[Setting, ...]) -> str:
-    study = policies.Study(cells, [s for s in chosen if s.model in options.models], options.seeds)
+    wanted = [s for s in chosen if s.model in options.models]
+    study = policies.Study(cells, wanted, options.seeds, options.large_seeds)
     complete = study.run()
     table = study.table()  # counts the cases
     missing = "" if complete else " Not all cases were worked out; rows without some of theirs are missing."
-    return f"""Throughput / best-known healthy plan, mean of {options.seeds} seeds; (xN): N runs could not continue and
+    return f"""Throughput / best-known healthy plan, mean over the seeds; (xN): N runs could not continue and
 count as 0 in the column; they are left out of the ratios. ± is the 95 % confidence interval. All policies choose among
 the same schedules, and all times are those of programs.{missing}
 
@@ -79,12 +81,18 @@ PARTS: Mapping[str, tuple[str, Callable[[Cells, Options], str]]] = {
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planner", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--large-seeds", type=int, default=20, help="for 64 devices and more")
     parser.add_argument("--models", default="7B,13B,30B,70B")
     parser.add_argument("--devices", default="64,256,4096,16384", help="sizes for the planning time")
     parser.add_argument("--parts", default=",".join(PARTS), help="in this order: %(default)s")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="start no case after so many seconds")
     given = parser.parse_args()
-    options = Options(given.seeds, tuple(given.models.split(",")), tuple(int(n) for n in given.devices.split(",") if n))
+    options = Options(
+        given.seeds,
+        given.large_seeds,
+        tuple(given.models.split(",")),
+        tuple(int(n) for n in given.devices.split(",") if n),
+    )
     cells = Cells(STORE / "cells.jsonl", given.budget_s)
     commit = cells.get("commit", lambda: os.environ.get("RESIHP_COMMIT") or report.commit())
     for name in given.parts.split(","):
