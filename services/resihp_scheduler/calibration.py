@@ -19,8 +19,6 @@ from resihp_plan.cost import Linear
 from resihp_plan.planner import predict
 from resihp_scheduler.meter import Measured, RankSeconds
 
-CORE_FLOPS = 4e10
-"""Operations/s of one CPU core in training (measured, see `CostModel.for_model`)."""
 LATENCY_S = 1e-3
 """Of a gloo collective between two processes that share cores with others: 1.5 to 2.6 ms were measured with eight
 workers on two busy cores."""
@@ -56,14 +54,17 @@ class Calibration:
 
 def nominal_cost(spec: JobSpec, model: ModelSpec) -> CostModel:
     """Before anything is measured: operation counts, at the speed of the job's virtual devices if it has them."""
-    nominal = CostModel.for_model(
+    element = 8 if spec.dtype == "float64" else 4
+    if not spec.clock.virtual:
+        return CostModel.for_model(model, bytes_per_element=element)
+    virtual = CostModel.for_model(
         model,
-        flops_per_s=spec.clock.flops_per_s if spec.clock.virtual else CORE_FLOPS,
+        flops_per_s=spec.clock.flops_per_s,
         collective_latency_s=LATENCY_S,
         transfer_latency_s=LATENCY_S,
-        bytes_per_element=8 if spec.dtype == "float64" else 4,
+        bytes_per_element=element,
     )
-    return replace(nominal, latency_growth=1.0)
+    return replace(virtual, latency_growth=1.0)
 
 
 def calibrated_cost(spec: JobSpec, model: ModelSpec, measured: Calibration | None) -> CostModel:
@@ -81,6 +82,7 @@ def calibrated_cost(spec: JobSpec, model: ModelSpec, measured: Calibration | Non
         fixed_s=nominal.fixed_s * scale,
         backward_ratio=measured.backward_ratio,
         collective_latency_s=measured.latency_s,
+        latency_growth=1.0,
         transfer_latency_s=measured.latency_s,
     )
 
@@ -100,7 +102,7 @@ def calibrate(
     if len(iterations) < FEWEST:
         return None
     model = ModelSpec(**spec.model.model_dump())
-    nominal = nominal_cost(spec, model)
+    nominal = replace(nominal_cost(spec, model), latency_growth=1.0)
     lines = _lines(plan, nominal, health)
     computed = [(m.ranks[r], lines[r]) for m in iterations for r in lines]
     expected_s = sum(_seconds(line, seconds) for seconds, line in computed)

@@ -16,7 +16,8 @@ from resihp_store import DecisionOutcome, DecisionRecord, IncidentRecord, UnitOf
 
 
 async def after_loss(term: Term, after: Situation) -> Choice | NoPlan:
-    """Both planners side by side. The fast one also proves that the state is still held by somebody."""
+    """Both planners side by side if the job's constants were measured; else the fast one, which changes little. It also
+    proves that the state is still held by somebody."""
     async with term.store.read() as connection:
         control = await decisions.control(connection, after.name)
         left_s = await pricing.left_s(connection, after)
@@ -26,7 +27,8 @@ async def after_loss(term: Term, after: Situation) -> Choice | NoPlan:
         in_thread(lambda: planning.after_loss(after, after.alive, clock, speeds), term.settings.plan_deadline_s)
     )
     full: Choice | NoPlan | None = None
-    if after.in_force is not None:
+    is_measured = measured is not None  # nominal constants are too rough for a larger change than is needed
+    if after.in_force is not None and is_measured:
         question = pricing.question_of(after, control, alive=after.alive, speeds=speeds, left_s=left_s)
         full = await term.solver.ask(question, term.settings.loss_deadline_s, may_finish=True)
     fast = await first
@@ -34,7 +36,7 @@ async def after_loss(term: Term, after: Situation) -> Choice | NoPlan:
         return fast
     if isinstance(full, Choice):
         return _better(fast, full)
-    return replace(fast, is_quick=full is None and after.in_force is not None)
+    return replace(fast, is_quick=full is None and is_measured)
 
 
 def _better(fast: Choice, full: Choice) -> Choice:

@@ -11,7 +11,8 @@ from resihp_scheduler.planning import Choice, JobPlanning, NoPlan
 from resihp_scheduler.question import Question
 
 AS_FAST = 0.005
-"""If the healthy layout is not slower than this, it is taken instead of another one: everybody knows it."""
+"""If the healthy layout is not slower than this, it is taken instead of another one: everybody knows it. Before a job's
+constants are measured it is taken in any case."""
 
 
 def solve(question: Question, clock: Callable[[], float]) -> Choice | NoPlan:
@@ -68,7 +69,9 @@ def _settled(planning: JobPlanning, question: Question, healthy: ParallelPlan, c
     predicted = choice.predicted_tokens_per_s or 0.0
     if question.alive == set(healthy.world) and not question.speeds:
         known = planning.tokens_per_s(healthy)
-        if known >= predicted * (1 - AS_FAST) and choice.plan.replicas != healthy.replicas:
+        if (
+            known >= predicted * (1 - AS_FAST) or question.measured is None
+        ) and choice.plan.replicas != healthy.replicas:
             plan = healthy.with_epoch(question.epoch)
             choice = replace(
                 choice,
