@@ -1,14 +1,12 @@
 """What a rank needs at its peak within an iteration, as `resihp_trainer` allocates it (checked against measurements:
-tests/unit/trainer/test_memory.py, tests/integration/trainer/test_memory.py).
+tests/unit/trainer/test_memory.py, tests/integration/trainer/test_models.py).
 
 State: parameters, both AdamW moments, gradient sums. On top of it the larger of
 
-* forward and backward: what is kept of every micro-batch in flight, and the working set of one layer, or of the head;
+* forward and backward: what is kept of every micro-batch in flight (`activations`), and the working set of one layer,
+  or of the head;
 * synchronisation: one more copy of the gradients, packed into buckets.
 
-Kept per token and layer, in elements of the residual stream's size: 6 hidden (two norms, two sums), 3 query and 2
-key/value widths, 4 MLP widths, the latter two by the rank's share. Attention scores are never kept. A split backward
-keeps, from its input half to its weight half, what the products of the weights need: in and out of every linear layer.
 Not counted: the second layout that a rank holds during a change of plan (`change_bytes`), and snapshots, which lie in
 host memory.
 """
@@ -20,13 +18,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from resihp_plan.activations import Activations, Share, held_units
 from resihp_plan.cluster import Cluster
 from resihp_plan.layout import Layout, unit_shares
 from resihp_plan.model import EMBEDDING, HEAD, ModelSpec, Split
-from resihp_plan.plan import ParallelPlan, Schedule
+from resihp_plan.plan import ParallelPlan
 
-_ROUNDED_BYTES = 2
-"""Of an element in bfloat16."""
 _MOVED_COPIES = 3
 """Parameter and two moments."""
 
@@ -100,21 +97,20 @@ class MemoryModel:
         in_flight, late = min(in_flight, most), min(late, max(0, most - in_flight) + self.model.recompute)
         units = {s: unit_shares(st, self.model, s) for s in (Split.ATTENTION, Split.MLP, Split.VOCAB)}
         share = {s: u[member] / sum(u) for s, u in units.items()}
-        num_layers, head = st.layer_stop - st.layer_start, self._head_bytes(share) if is_last else 0.0
-        kept = num_layers * self.layer_bytes(share) + self._per_token(self.model.hidden)  # with the stage's input
-        lasting = in_flight * kept + late * (num_layers * self._product_bytes(share) + head)
+        of = self._activations
+        num_layers, head = st.layer_stop - st.layer_start, of.head(share) if is_last else 0.0
+        lasting = in_flight * (num_layers * of.layer(share) + of.stage) + late * (
+            num_layers * of.products(share) + head
+        )
         # In the backward the head comes first, and is gone when the layers' turn comes.
-        in_layers, in_head = self._layer_working(share), self._head_working(share) if is_last else 0.0
+        in_layers, in_head = of.layer_working(share), of.head_working(share) if is_last else 0.0
         return int(lasting + max((in_flight - 1) * head + in_layers, in_flight * head + in_head))
 
-    def layer_bytes(self, share: Mapping[Split, float]) -> float:
-        """Kept of one layer and micro-batch by a member with this share of each split's units."""
-        return self._per_token(self.model.hidden) if self.model.recompute else self._computed_bytes(share)
-
-    def room(self, rank: int, parameters: float, share: Mapping[Split, float]) -> MemberRoom | None:
+    def room(self, rank: int, parameters: float, share: Share) -> MemberRoom | None:
         """For a member that holds this share of a layer's parameters and of each split's units; None without limit."""
         if rank not in self.limit_of:
             return None
+        of = self._activations
         one = {part: self.bytes_per_element * n for part, n in _elements(self.model).items()}
         vocab, norm = share[Split.VOCAB], self.bytes_per_element * self.model.hidden
         embedding, head = vocab * one[EMBEDDING], vocab * (one[HEAD] - norm) + norm
@@ -125,12 +121,16 @@ class MemoryModel:
             layer=parameters * one[0],
             end=max(embedding, head),
             ends=head if self.model.tied_embeddings else embedding + head,
-            kept=self.layer_bytes(share),
-            late=self._product_bytes(share),
-            unit=self._per_token(self.model.hidden) + self._head_bytes(share),
-            working=max(self._layer_working(share), self._head_working(share)),
+            kept=of.layer(share),
+            late=of.products(share),
+            unit=of.stage + of.head(share),
+            working=max(of.layer_working(share), of.head_working(share)),
             state_copies=self.state_copies,
         )
+
+    @property
+    def _activations(self) -> Activations:
+        return Activations(self.model, self.tokens_per_micro_batch, self.bytes_per_element)
 
     def change_bytes(self, old: Layout, new: Layout, rank: int) -> int:
         """State of `rank` in both layouts: what it holds from the move until the first vote of the new plan, where the
@@ -141,61 +141,6 @@ class MemoryModel:
         """(rank, needed, limit) in bytes of every rank that does not fit."""
         needed = ((rank, self.rank_bytes(held, rank)) for rank in held.ranks if rank in self.limit_of)
         return tuple((rank, need, self.limit_of[rank]) for rank, need in needed if need > self.limit_of[rank])
-
-    def _computed_bytes(self, share: Mapping[Split, float]) -> float:
-        """What a layer keeps for its backward."""
-        query, key_value, mlp = self._widths(share)
-        hidden = self.model.hidden
-        # Autocast keeps a rounded copy of a norm's output for each of the five products that read it.
-        outer = self._per_token(6 * hidden)
-        if self.model.autocast:
-            outer = self._per_token(4 * hidden) + self._per_token(5 * hidden, rounded=True)
-        masks = 2 * hidden * self.tokens_per_micro_batch if self.model.dropout else 0
-        return outer + self._per_token(3 * query + 2 * key_value + 4 * mlp, rounded=True) + masks
-
-    def _product_bytes(self, share: Mapping[Split, float]) -> float:
-        """What a layer keeps from the input half of a split backward to the weight half."""
-        query, key_value, mlp = self._widths(share)
-        outer = (7 if self.model.autocast else 4) * self.model.hidden
-        return self._per_token(outer + 2 * query + 2 * key_value + 3 * mlp, rounded=True)
-
-    def _head_bytes(self, share: Mapping[Split, float]) -> float:
-        """Softmax and final norm."""
-        return self._per_token(share[Split.VOCAB] * self.model.vocab_size + 2 * self.model.hidden)
-
-    def _layer_working(self, share: Mapping[Split, float]) -> float:
-        """In one layer: gradients of the MLP's products and of the residual stream, or with recomputation all that it
-        would keep otherwise. Drawing a dropout mask takes less."""
-        hidden = self.model.hidden
-        found = self._per_token(3 * hidden) + self._per_token(self._widths(share)[2], rounded=True)
-        if self.model.recompute:
-            found += self._computed_bytes(share) + self._per_token(3 * hidden)
-        return found
-
-    def _head_working(self, share: Mapping[Split, float]) -> float:
-        """Logits and their exponentials."""
-        return self._per_token(2 * share[Split.VOCAB] * self.model.vocab_size)
-
-    def _widths(self, share: Mapping[Split, float]) -> tuple[float, float, float]:
-        """Of queries, of keys, and of the MLP, on this member."""
-        m = self.model
-        attention = share[Split.ATTENTION] * m.head_dim
-        return attention * m.num_heads, attention * m.num_kv_heads, share[Split.MLP] * m.ffn_hidden
-
-    def _per_token(self, width: float, *, rounded: bool = False) -> float:
-        size = _ROUNDED_BYTES if rounded and self.model.autocast else self.bytes_per_element
-        return size * width * self.tokens_per_micro_batch
-
-
-def held_units(schedule: Schedule, num_stages: int, stage: int, model: ModelSpec) -> tuple[int, int]:
-    """How many micro-batches a stage holds at most: whole ones, and beside them late ones, which lack only their weight
-    gradients. A layer that is computed again keeps little while whole, but its products like any other: of the
-    micro-batch in its backward too."""
-    most = schedule.in_flight(num_stages, stage)
-    if not schedule.splits_backward:
-        return most, 0
-    whole = schedule.warm_up(num_stages, stage) + 1
-    return whole, most - whole + model.recompute
 
 
 @lru_cache(maxsize=64)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from resihp_plan.activations import held_units
 from resihp_plan.cost import CostModel
 from resihp_plan.edges import Place
-from resihp_plan.memory import MemberRoom, held_units
+from resihp_plan.memory import MemberRoom
 from resihp_plan.plan import Schedule, StagePlan
 from resihp_plan.planner.exchange import exchange_s
 from resihp_plan.planner.level import level

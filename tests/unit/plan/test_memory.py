@@ -25,7 +25,7 @@ from resihp_plan import (
     Workload,
     layout,
 )
-from resihp_plan.memory import held_units
+from resihp_plan.activations import held_units
 from resihp_plan.planner import Infeasible, plan_change
 from resihp_plan.planner.tpgroups import GroupMaker
 from support.plans import DEMO_MODEL, demo_plan, models, stage
