@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,18 +107,22 @@ def torchft_side(python: str, replicas: int, tuned: bool, num_runs: int) -> Side
     )
 
 
-def main(runs: int, moves: int) -> None:
-    """Losses of the demo's job, and moves of a larger one."""
+def main(runs: int, moves: int, limit_s: float = math.inf) -> None:
+    """Losses of the demo's job, and moves of a larger one. After `limit_s` no further loss is begun."""
+    began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="resihp-recovery-") as folder:
         zygote = ZygoteClient(Path(folder), environment={"OMP_NUM_THREADS": "1"})
         try:
             _, store = zygote.store()
-            losses = [lose(zygote, store, SMALL, rank, point) for rank, point in cases(runs)]
             large = [lose(zygote, store, LARGE, rank, "compute") for rank, _ in cases(moves)]
+            losses: list[Loss] = []
+            for rank, point in cases(runs):
+                if not losses or time.monotonic() - began_s < limit_s:
+                    losses.append(lose(zygote, store, SMALL, rank, point))
         finally:
             zygote.close()
     parts = [
-        f"Milliseconds over {runs} losses, over ranks and points of an iteration. Measured on real workers; the "
+        f"Milliseconds over {len(losses)} losses, over ranks and points of an iteration. Measured on real workers; the "
         "agents and the scheduler are played by the benchmark, which calls the real planner.",
         render_losses(losses),
         "## Moving state",
@@ -157,8 +163,9 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=int, default=16)
     parser.add_argument("--moves", type=int, default=4)
     parser.add_argument("--torchft", metavar="PYTHON")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no further loss is begun")
     given = parser.parse_args()
     if given.torchft:
         beside(given.torchft, given.runs)
     else:
-        main(given.runs, given.moves)
+        main(given.runs, given.moves, given.limit)

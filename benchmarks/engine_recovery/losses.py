@@ -14,8 +14,8 @@ from resihp_trainer.reference import model_of
 from resihp_trainer.trials.trainer_job import TrainerJob, TrialFailed
 from resihp_trainer.trials.zygote_client import ZygoteClient
 
-KILL_AT = 5
-AFTER = 3
+KILL_AT = 4
+AFTER = 1
 """Iterations after the one in which the victim dies."""
 
 
