@@ -9,10 +9,12 @@ from resihp_messages import new_id
 from resihp_scheduler import pricing
 from resihp_scheduler.planning import Choice, JobPlanning, NoPlan, in_thread
 from resihp_scheduler.question import key_of
-from resihp_scheduler.rules.ski_rental import MIN_GAIN
 from resihp_scheduler.situation import Situation
 from resihp_scheduler.term import Term
 from resihp_store import DecisionOutcome, DecisionRecord, IncidentRecord, UnitOfWork, decisions
+
+MUCH_BETTER = 0.05
+"""The full planner's plan changes more; predictions are within 5 % of what is achieved."""
 
 
 async def after_loss(term: Term, after: Situation) -> Choice | NoPlan:
@@ -41,7 +43,7 @@ async def after_loss(term: Term, after: Situation) -> Choice | NoPlan:
 
 def _better(fast: Choice, full: Choice) -> Choice:
     quick, best = fast.predicted_tokens_per_s or 0.0, full.predicted_tokens_per_s or 0.0
-    if best <= quick * (1 + MIN_GAIN):
+    if best <= quick * (1 + MUCH_BETTER):
         return fast
     lost = {
         "name": "fast planner",
