@@ -64,6 +64,10 @@ class Agent:
     def num_refused_commands(self) -> int:
         return self._commands.num_refused if self._commands is not None else 0
 
+    @property
+    def num_malformed_frames(self) -> int:
+        return self._listener.num_malformed
+
     def stop(self) -> None:
         """Leave in order. Idempotent; may be called from a signal handler of the loop."""
         self.stopping.set()

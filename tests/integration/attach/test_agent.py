@@ -119,7 +119,7 @@ async def test_broken_frames_cut_one_line_only(stage: Stage, tmp_path: Path) -> 
     writer.write(b"\x00\x00\x00\x02{]")
     assert await asyncio.wait_for(reader.read(), 5.0) == b""
     writer.close()
-    assert stage.agent._listener.num_malformed == 1
+    assert stage.agent.num_malformed_frames == 1
     assert stage.agent.is_ready
 
 

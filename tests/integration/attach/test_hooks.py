@@ -158,3 +158,31 @@ def test_fully_sharded(tmp_path: Path) -> None:
     for frame in iterations[1:]:
         assert frame["unit_tokens"] == [24, 24]  # the root's call, not those of its parts
         assert min(*frame["unit_forward_s"], *frame["unit_backward_s"]) > 0.0
+
+
+SEEDED = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", rank=0, world_size=1)
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Linear(64, 4)))
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(400):
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step(); optimizer.zero_grad()
+print([p.double().sum().item() for p in model.parameters()])
+"""
+
+
+@pytest.mark.soak
+def test_training_is_the_same_when_the_agent_dies_in_the_middle(tmp_path: Path) -> None:
+    with listen(tmp_path / "a.sock") as sock, run(SEEDED, tmp_path, RANK="0", WORLD_SIZE="1") as process:
+        line, _ = sock.accept()
+        line.recv(1024)
+        line.close()
+        sock.close()
+        (tmp_path / "a.sock").unlink()
+        watched, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    with run(SEEDED, tmp_path, PYTHONPATH="", RANK="0", WORLD_SIZE="1") as process:
+        alone, errors = process.communicate(timeout=60)
+    assert watched == alone, errors
