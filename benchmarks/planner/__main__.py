@@ -87,12 +87,8 @@ def main() -> int:
     parser.add_argument("--parts", default=",".join(PARTS), help="in this order: %(default)s")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="start no case after so many seconds")
     given = parser.parse_args()
-    options = Options(
-        given.seeds,
-        given.large_seeds,
-        tuple(given.models.split(",")),
-        tuple(int(n) for n in given.devices.split(",") if n),
-    )
+    models, sizes = tuple(given.models.split(",")), tuple(int(n) for n in given.devices.split(",") if n)
+    options = Options(given.seeds, given.large_seeds, models, sizes)
     cells = Cells(STORE / "cells.jsonl", given.budget_s)
     commit = cells.get("commit", lambda: os.environ.get("RESIHP_COMMIT") or report.commit())
     for name in given.parts.split(","):
