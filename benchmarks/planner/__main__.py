@@ -33,13 +33,14 @@ class Options:
     seeds: int
     large_seeds: int
     models: tuple[str, ...]
+    faults: tuple[str, ...] | None
     devices: tuple[int, ...]
 
 
 def _study(cells: Cells, options: Options, chosen: tuple[Setting, ...]) -> str:
     wanted = [s for s in chosen if s.model in options.models]
     study = policies.Study(cells, wanted, options.seeds, options.large_seeds)
-    complete = study.run()
+    complete = study.run(options.faults)
     table = study.table()  # counts the cases
     missing = "" if complete else " Not all cases were worked out; rows without some of theirs are missing."
     return f"""Throughput / best-known healthy plan, mean over the seeds; (xN): N runs could not continue and
@@ -83,12 +84,14 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--large-seeds", type=int, default=20, help="for 64 devices and more")
     parser.add_argument("--models", default="7B,13B,30B,70B")
+    parser.add_argument("--faults", help="only these of the policies' scenarios, such as mixed,recurring")
     parser.add_argument("--devices", default="64,256,4096,16384", help="sizes for the planning time")
     parser.add_argument("--parts", default=",".join(PARTS), help="in this order: %(default)s")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="start no case after so many seconds")
     given = parser.parse_args()
     models, sizes = tuple(given.models.split(",")), tuple(int(n) for n in given.devices.split(",") if n)
-    options = Options(given.seeds, given.large_seeds, models, sizes)
+    faults = None if given.faults is None else tuple(given.faults.split(","))
+    options = Options(given.seeds, given.large_seeds, models, faults, sizes)
     cells = Cells(STORE / "cells.jsonl", given.budget_s)
     commit = cells.get("commit", lambda: os.environ.get("RESIHP_COMMIT") or report.commit())
     for name in given.parts.split(","):
