@@ -85,7 +85,7 @@ class Layouts:
             self._take_plan(envelope, body, is_first=body.mode == "initial")
         elif isinstance(body, command.WatchWorkers):
             self._models[envelope.job] = model_of(body.spec)
-            self._take_plan(envelope, body, is_first=envelope.epoch == 1)
+            self._take_plan(envelope, body, is_first=True)  # each start of the job counts its iterations anew
 
     def _take_plan(
         self, envelope: AnyEnvelope, body: command.ApplyPlan | command.WatchWorkers, *, is_first: bool

@@ -148,3 +148,23 @@ async def test_a_hang_names_who_did_not_come(stage: Stage, rig: Rig) -> None:
     collectives: Any = found.body.evidence["last_collective"]
     assert collectives["0"] == "all_reduce #6 of dp"
     assert collectives["3"] == "all_reduce #7 of dp"
+
+
+async def test_a_job_that_was_started_again_is_judged_anew(stage: Stage, rig: Rig) -> None:
+    await train(stage, rig.bus, 1, 40)
+    stage.send(0, signal.SIGKILL)
+    await rig.heard(event.WorkerLost)
+    old = dict(stage.processes)
+    for rank in range(WORLD):
+        stage.start(rank, world=WORLD, start=1)
+    await wait_for(lambda: stage.agent.attached._jobs["j"].epoch == 2, 20.0, what="the second start is known")
+    await train(stage, rig.bus, 1, 40)  # iterations are counted from 1 again
+    await train(stage, rig.bus, 41, 55, slow={3: 0.6})
+    (found,) = await rig.heard(event.DeviceSlow)
+    assert isinstance(found.body, event.DeviceSlow)
+    assert (found.epoch, found.body.verdict.ranks) == (2, (3,))
+    for process in old.values():
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
