@@ -17,6 +17,7 @@ from resihp_gateway.beats import NewestBeats
 from resihp_gateway.event_tail import EventTail
 from resihp_gateway.health_book import HealthBook
 from resihp_gateway.problems import ApiError
+from resihp_gateway.whatif import MAX_PARALLEL
 from resihp_messages import AnyEnvelope, Body, Envelope
 from resihp_messages.event import ActionAnswered, ActionRequested
 from resihp_messages.request import Reply
@@ -37,6 +38,7 @@ class Gateway:
     request_timeout_s: float
     heartbeat_s: float
     whatif_timeout_s: float = 30.0
+    whatif_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_PARALLEL))
     health: HealthBook = field(default_factory=HealthBook)
     tail: EventTail = field(init=False)
     closing: asyncio.Event = field(default_factory=asyncio.Event)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_PARALLEL = 2
-_running = asyncio.Semaphore(MAX_PARALLEL)
 
 
 class WhatIfError(Exception):
@@ -45,11 +44,11 @@ class Question:
     rebuild_s: float
 
 
-async def ask(question: Question, *, timeout_s: float) -> dict[str, Any]:
-    """Answer in another process. Raises `WhatIfError`."""
-    if _running.locked():
+async def ask(question: Question, *, timeout_s: float, slots: asyncio.Semaphore) -> dict[str, Any]:
+    """Answer in another process, if one of the `slots` is free. Raises `WhatIfError`."""
+    if slots.locked():
         raise WhatIfError("other what-if questions are being answered", busy=True)
-    async with _running:
+    async with slots:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "resihp_gateway.whatif"),
             stdin=asyncio.subprocess.PIPE,

@@ -41,7 +41,7 @@ async def ask_whatif(job: JobName, request: WhatIfRequest, gateway: GatewayDep) 
         rebuild_s=request.rebuild_s,
     )
     try:
-        answer = await whatif.ask(question, timeout_s=gateway.whatif_timeout_s)
+        answer = await whatif.ask(question, timeout_s=gateway.whatif_timeout_s, slots=gateway.whatif_slots)
     except whatif.WhatIfError as error:
         raise ApiError(503 if error.busy else 409, str(error)) from error
     decision = answer["decision"]
