@@ -106,7 +106,7 @@ class Study:
         }
         if not found:
             return
-        best = best_healthy_s(setting)
+        best = self.cells.get(f"{setting.name}/healthy", lambda: best_healthy_s(setting))
         for each in (steps for cases in found.values() for case in cases for steps in case.values()):
             self.cases += 1
             if each[1] is not None and each[1] < best * (1 - 1e-9):
