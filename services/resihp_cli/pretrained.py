@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from resihp_cli.errors import CliError
+from resihp_messages import JobSpec
 from resihp_plan.huggingface import spec_of
 
 OWN_KEYS = frozenset({"hf", "mlp_block", "vocab_block", "init_std", "dropout", "recompute", "autocast"})
@@ -34,3 +35,18 @@ def completed(table: Mapping[str, Any]) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise CliError(f"model.hf: {path}: {error}") from error
     return {**dataclasses.asdict(model), **table}
+
+
+def check_files(spec: JobSpec) -> None:
+    """Make sure, before anything is started, that this machine has the files of the model and the tokenizer.
+    Raises `CliError`."""
+    wanted = []
+    if spec.model.hf is not None:
+        folder = Path(spec.model.hf)
+        wanted.append(("model.hf", [folder / "model.safetensors", folder / "model.safetensors.index.json"]))
+    if spec.data.tokenizer is not None:
+        path = Path(spec.data.tokenizer)
+        wanted.append(("data.tokenizer", [path / "tokenizer.json" if path.is_dir() else path]))
+    for key, choices in wanted:
+        if not any(path.is_file() for path in choices):
+            raise CliError(f"{key}: no such file: {' or '.join(map(str, choices))}")

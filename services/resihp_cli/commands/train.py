@@ -11,6 +11,7 @@ from resihp_cli.commands.running import run as run_loop
 from resihp_cli.commands.training import TrainingRequest, console_for, train
 from resihp_cli.job_file import check_data, load, localised, resumed
 from resihp_cli.json_file import check_json_path
+from resihp_cli.pretrained import check_files
 from resihp_cli.run_folder import RunFolder
 from resihp_cli.supervisor import SupervisorOptions, deal_slots
 
@@ -32,6 +33,7 @@ def run_train(
     check_json_path(json_path)
     if url is None:
         check_data(spec.data.path)
+        check_files(spec)
         spec = localised(spec)
     request = TrainingRequest(spec, verify=verify, headless=headless, json_path=json_path)
     folder = running_local() if url is None else None

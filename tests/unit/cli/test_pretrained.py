@@ -12,6 +12,7 @@ import pytest
 from resihp_cli import job_file
 from resihp_cli.commands.forecast import model_of
 from resihp_cli.errors import CliError
+from resihp_cli.pretrained import check_files
 from resihp_plan import ModelSpec
 from resihp_plan.huggingface import config_of
 
@@ -39,6 +40,18 @@ def test_sizes_come_from_the_folder(folder: Path) -> None:
     assert local.data.tokenizer == str(folder / "qwen")
     assert local.data.path is None
     assert job_file.build(local.model_dump(mode="json"), origin="stored") == local  # without the folder
+
+
+def test_missing_files_are_named_before_anything_starts(folder: Path) -> None:
+    spec = parsed('[model]\nhf = "qwen"\n[data]\ntokenizer = "qwen"')
+    with pytest.raises(CliError, match=r"model\.hf: no such file: qwen/model\.safetensors or"):
+        check_files(spec)
+    (folder / "qwen" / "model.safetensors").touch()
+    with pytest.raises(CliError, match=r"data\.tokenizer: no such file: qwen/tokenizer\.json"):
+        check_files(spec)
+    (folder / "qwen" / "tokenizer.json").touch()
+    check_files(spec)
+    check_files(parsed(""))
 
 
 def test_the_planner_takes_a_folder_too(folder: Path) -> None:
