@@ -11,6 +11,7 @@ from resihp_agent import process
 from resihp_agent.announcer import Announcer
 from resihp_agent.attach import judge, kernel
 from resihp_agent.attach.job import AttachedJob, committed, spec_of
+from resihp_agent.attach.quiet import Quiet
 from resihp_agent.attach.rank import AttachedRank
 from resihp_agent.columns import ReportColumns
 from resihp_agent.settings import AgentSettings
@@ -40,6 +41,7 @@ class AttachedJobs:
         self._jobs: dict[str, AttachedJob] = {}
         self._by_pid: dict[int, tuple[AttachedJob, AttachedRank]] = {}
         self._launchers: dict[int, str] = {}
+        self._quiet = Quiet(settings, announcer)
         self._watched_since_s = self._last_watch_s = clock()
         self.num_early = 0
         """Iterations that ended before the scheduler knew the job."""
@@ -136,7 +138,7 @@ class AttachedJobs:
         now_s = self._clock()
         if isinstance(frame, AttachBeat):
             rank.heard(frame, now_s)
-            self._resumed(job, rank, now_s)
+            self._quiet.resumed(job, rank, now_s)
         elif isinstance(frame, AttachIteration):
             rank.last_sign_s = now_s
             self._iteration(job, rank, frame)
@@ -270,8 +272,6 @@ class AttachedJobs:
         body = ack.WorkerFailed(node=self._settings.node, rank=rank, error=reason[:4096])
         self._announcer.say(body, job=job.name, epoch=job.epoch)
 
-    # --- silence and hangs ----------------------------------------------------------------------------------------
-
     def watch(self) -> None:
         """Look at every rank once."""
         now_s = self._clock()
@@ -279,50 +279,6 @@ class AttachedJobs:
             self._watched_since_s = now_s
         self._last_watch_s = now_s
         for job in list(self._jobs.values()):
-            for rank in list(job.ranks.values()):
-                self._look_for_stall(job, rank, now_s)
-            if job.ranks and not job.has_hung and judge.hangs(job.ranks.values(), now_s):
-                self._hung(job, now_s)
+            self._quiet.look(job, now_s, self._watched_since_s)
             if job.ends_at_s is not None and now_s >= job.ends_at_s:
                 self._end(job)
-
-    def _look_for_stall(self, job: AttachedJob, rank: AttachedRank, now_s: float) -> None:
-        silent_s = min(now_s - rank.last_sign_s, now_s - self._watched_since_s)
-        if rank.stalled_at_s is not None or silent_s <= self._settings.attach_stall_s:
-            return
-        letter = process.state_letter(rank.pid)
-        if letter in {"", "Z", "X"}:  # exiting: the pidfd will tell
-            return
-        if not process.is_stopped(letter) and silent_s <= self._settings.attach_silence_s:
-            return  # one long call that keeps the interpreter to itself is no fault
-        rank.stalled_at_s = rank.last_sign_s
-        body = event.WorkerStalled(
-            node=self._settings.node,
-            rank=rank.rank,
-            pid=rank.pid,
-            iteration=rank.committed,
-            stalled_s=silent_s,
-            process_state=letter,
-            fenced=False,
-        )
-        self._announcer.say(body, job=job.name, epoch=job.epoch)
-        log.warning("rank_stalled", job=job.name, rank=rank.rank, pid=rank.pid, silent_s=silent_s, state=letter)
-
-    def _resumed(self, job: AttachedJob, rank: AttachedRank, now_s: float) -> None:
-        if rank.stalled_at_s is None:
-            return
-        silent_s, rank.stalled_at_s = now_s - rank.stalled_at_s, None
-        body = event.WorkerResumed(node=self._settings.node, rank=rank.rank, pid=rank.pid, silent_s=silent_s)
-        self._announcer.say(body, job=job.name, epoch=job.epoch)
-
-    def _hung(self, job: AttachedJob, now_s: float) -> None:
-        job.has_hung = True
-        ranks = [job.ranks[rank] for rank in sorted(job.ranks)]
-        body = event.WorkersHung(
-            node=self._settings.node,
-            iteration=max(r.committed for r in ranks),
-            quiet_s=min(r.quiet_s(now_s) for r in ranks if r.stalled_at_s is None),
-            ranks=tuple(r.stuck(now_s) for r in ranks),
-        )
-        self._announcer.say(body, job=job.name, epoch=job.epoch)
-        log.warning("job_hangs", job=job.name, ranks=[r.rank for r in ranks])
