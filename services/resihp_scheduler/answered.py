@@ -75,6 +75,8 @@ class Answered:
         if choice.stay_tokens_per_s is None:
             return Advice("act", "the plan in force cannot run")
         offer = Offer(choice.stay_tokens_per_s, choice.predicted_tokens_per_s or 0.0, choice.change_s)
+        if self.seen.is_approved and offer.gain > 0.0:
+            return Advice("act", "approved by an operator")
         return weigh(
             offer,
             horizon_s=self.question.horizon_s,
