@@ -74,6 +74,9 @@ async def test_history(http: httpx.AsyncClient) -> None:
     assert one["incident"] == incidents[0]
     assert (one["old_plan"]["epoch"], one["new_plan"]["digest"]) == (1, AFTER_LOSS.digest)
     assert one["prediction_error"] == pytest.approx(760 / 800 - 1)
+    picture = await http.get("/api/v1/reconfigurations/r1/plans.svg")
+    assert (picture.status_code, picture.headers["content-type"]) == (200, "image/svg+xml")
+    assert 'aria-label="R0, R1: ' in picture.text
     assert (one["pause_s"], one["lost_device_s"]) == (0.6, pytest.approx(0.6 * 7))
     assert [p["epoch"] for p in (await http.get("/api/v1/plans", params={"job": "demo"})).json()] == [1, 2]
     tail = (await http.get("/api/v1/iterations", params={"job": "demo", "after": 18})).json()
@@ -249,6 +252,7 @@ async def test_description_is_complete(http: httpx.AsyncClient) -> None:
         ("get", "/api/v1/incidents"),
         ("get", "/api/v1/reconfigurations"),
         ("get", "/api/v1/reconfigurations/{reconfiguration_id}"),
+        ("get", "/api/v1/reconfigurations/{reconfiguration_id}/plans.svg"),
         ("get", "/events"),
         ("get", "/asyncapi.json"),
         ("get", "/api/v1/audit"),
