@@ -113,8 +113,12 @@ class JobPlanning:
 
     def tokens_per_s(self, plan: ParallelPlan, health: Health | None = None) -> float:
         """Predicted throughput: the simulated program, and what an iteration costs outside it."""
-        overhead_s = self.measured.overhead_s if self.measured is not None else 0.0
-        return self.workload.tokens / (predict(plan, self.workload, self.cost, health=health).step_s + overhead_s)
+        return self.workload.tokens / (predict(plan, self.workload, self.cost, health=health).step_s + self.overhead_s)
+
+    @property
+    def overhead_s(self) -> float:
+        """What an iteration costs outside its program."""
+        return self.measured.overhead_s if self.measured is not None else 0.0
 
     def bound(self, speeds: Health, alive: Collection[int]) -> float:
         """Healthy throughput times the share of the devices' speed that is left."""
@@ -169,24 +173,29 @@ class JobPlanning:
     def choice_of(self, decision: Decision, old: ParallelPlan, speeds: Health, alive: Collection[int]) -> Choice:
         """The planner's decision, predicted by the full simulation."""
         running = set(old.active) <= set(alive)
+        predicted, bound = self.tokens_per_s(decision.plan, speeds), self.bound(speeds, alive)
+        change_s = decision.change_s or 0.0
         return Choice(
             plan=decision.plan,
-            reason=decision.reason,
+            reason=(
+                f"{decision.name}: predicted {predicted:.0f} tokens/s ({predicted / bound:.1%} of the bound), "
+                f"{decision.bytes_moved} bytes to move"
+            ),
             difference=decision.difference,
-            predicted_tokens_per_s=self.tokens_per_s(decision.plan, speeds),
-            bound_tokens_per_s=self.bound(speeds, alive),
+            predicted_tokens_per_s=predicted,
+            bound_tokens_per_s=bound,
             alternatives=tuple(
                 {
                     "name": a.name,
                     "difference": a.difference,
-                    "predicted_tokens_per_s": a.predicted_tokens_per_s,
+                    "predicted_tokens_per_s": self.workload.tokens / (a.predicted_step_s + self.overhead_s),
                     "bytes_moved": a.bytes_moved,
                     "reason": a.why_lost,
                 }
                 for a in decision.alternatives
             ),
             stay_tokens_per_s=self.tokens_per_s(old, speeds) if running else None,
-            change_s=decision.change_s or 0.0,
+            change_s=change_s,
         )
 
     def _complete(self, plan: ParallelPlan, alive: Collection[int]) -> bool:
