@@ -67,7 +67,10 @@ class ProcessSolver:
 
     async def start(self) -> None:
         async with self._one_at_a_time:
-            await self._start()
+            try:
+                await self._start()
+            except OSError as error:  # no process to be had now: the fast planner stands in, each question tries again
+                log.warning("planner process does not start", error=str(error))
 
     async def ask(self, question: Question, deadline_s: float, *, may_finish: bool = False) -> Choice | NoPlan | None:
         answering = asyncio.create_task(self._answer(question))
