@@ -92,8 +92,9 @@ class Recorder:
             self._now.backward_s.append(self._compute(span, tail_s))
             self._now.wait_s += tail_s
 
-    def gradient_ready(self) -> None:
-        """A parameter's gradient is complete; only the newest one of a pass matters."""
+    def gradient_ready(self, parameter: object = None) -> None:
+        """A parameter's gradient is complete; only the newest one of a pass matters. Called for every parameter of
+        every pass, so without a guard of its own: nothing in it can fail."""
         self._gradient = (self._clock(), self._now.wait_s)
 
     def waited(self, seconds: float) -> None:

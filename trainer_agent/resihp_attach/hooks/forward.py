@@ -67,10 +67,9 @@ def hook(torch: ModuleType) -> None:
 @guard("gradients")
 def _watch_gradients(module: Any) -> None:
     """The newest gradient of a pass marks where the reducer's wait begins."""
-    ready = guard("gradients")(lambda _: _recorder.gradient_ready())
     for parameter in module.parameters():
         if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(ready)
+            parameter.register_post_accumulate_grad_hook(_recorder.gradient_ready)
 
 
 def hook_fsdp(module: ModuleType) -> None:
