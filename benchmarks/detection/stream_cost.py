@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import tempfile
 import time
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import psutil
 
 from resihp_bus import JetStreamBus, JetStreamSettings, LocalNats
 from resihp_chassis import SystemClock
+from resihp_detect.healthy_time import prepare
 from resihp_detector.settings import DetectorSettings
 from resihp_detector.verdicts import Conclusion
 from resihp_detector.watch import HealthWatch
@@ -42,7 +42,7 @@ class StreamCost:
     detector_s: float
     server_s: float
     bytes_per_device: float
-    """Growth of the detector's resident set over the job, without what the interpreter had before."""
+    """Growth of the process's resident set over the job, libraries loaded before."""
     kept_bytes_per_device: float
     """Size of a snapshot."""
 
@@ -67,7 +67,8 @@ async def _measure(server: LocalNats, dp: int, iterations: int, rng: np.random.G
     size = 0
     for i in range(1, WARM_UP + 1):
         size = await _store(bus, plan, i, rng)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    prepare()
+    before = psutil.Process().memory_info().rss
     said: list[Conclusion] = []
 
     async def say(conclusion: Conclusion) -> None:
@@ -75,7 +76,7 @@ async def _measure(server: LocalNats, dp: int, iterations: int, rng: np.random.G
 
     watch = HealthWatch(DetectorSettings(snapshot_period_s=3600.0), bus, SystemClock(), say, _wrap)
     await _read(watch, bus)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    grown = psutil.Process().memory_info().rss - before
     for i in range(WARM_UP + 1, WARM_UP + iterations + 1):
         await _store(bus, plan, i, rng)
     process = psutil.Process(server.pid)
@@ -90,7 +91,7 @@ async def _measure(server: LocalNats, dp: int, iterations: int, rng: np.random.G
     alarms = [c for c in said if "slow" in c.body.verdict.fault]
     if alarms or kept is None:
         raise ValueError(f"healthy devices raised {len(alarms)} alarms, or nothing was kept")
-    return StreamCost(devices, devices // TP, size, detector_s, server_s, 1024 * grown / devices, len(kept) / devices)
+    return StreamCost(devices, devices // TP, size, detector_s, server_s, grown / devices, len(kept) / devices)
 
 
 async def _read(watch: HealthWatch, bus: JetStreamBus) -> None:
