@@ -166,4 +166,6 @@ if __name__ == "__main__":
     parser.add_argument("--changes", type=int, default=100)
     parser.add_argument("--seed", type=int, default=7)
     given = parser.parse_args()
+    if given.changes < 2 * WARM_UP + 2:
+        parser.error(f"--changes: at least {2 * WARM_UP + 2}, of which {2 * WARM_UP} settle the memory")
     main(given.changes, given.seed)
