@@ -12,7 +12,7 @@ import pytest
 
 from support.gateway import open_gateway
 
-NUM_REQUESTS = 150
+NUM_REQUESTS = 80
 STREAMS = {"/events", "/api/v1/live"}
 STRINGS = (
     "demo",
