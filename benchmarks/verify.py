@@ -69,7 +69,8 @@ def _words(script: str) -> list[str]:
 
 def main(path: Path) -> None:
     document = json.loads(path.read_text())
-    facts = {**machine(), "dtype": document["dtype"], "seed": document["seed"]}
+    facts = {k: v for k, v in machine().items() if not k.startswith("load")}
+    facts |= {"load at the end (1 minute)": document["load_1m"], "dtype": document["dtype"]}
     command = f"resihp verify --random {document['asked']} --seed {document['seed']} --dtype {document['dtype']}"
     print(write("verify", "Random sequences of changes and faults", command, facts, render(document)))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -104,6 +105,7 @@ def summary(done: list[dict[str, Any]], *, seed: int, dtype: str, limit: float, 
         "skipped_events": sum(line["skipped"] for line in done),
         "iterations_made_again": sum(line["lost_iterations"] for line in done),
         "seconds": sum(line["seconds"] for line in done),
+        "load_1m": f"{os.getloadavg()[0]:.1f}",
         "through": "workers, zygote and store, agents and scheduler played, unless the script says: whole system",
         "sequences": done,
     }
