@@ -16,6 +16,9 @@ SLOW = "device_slow"
 """Kind of the incidents of slow devices."""
 SURE_AFTER_S = 5.0
 """A verdict whose speed is still uncertain after this time is acted on as it is."""
+SETTLED_S = 10.0
+"""On a real clock a slowness must have lasted this long: shorter ones (a crowded host) are over before a change has
+paid off. Virtual devices are slow only if somebody says so."""
 LOOK_AGAIN_S = 1.0
 
 
@@ -88,6 +91,8 @@ def _slow(
     if planned < 1.0:
         return (estimate.p if newest is estimate and differs(planned, estimate.p) else planned), None
     age_s = (now - incident.opened_at).total_seconds()
+    if not situation.spec.clock.virtual and age_s < SETTLED_S:
+        return 1.0, SETTLED_S - age_s
     if estimate.is_known or age_s >= SURE_AFTER_S:
         return _below_one(estimate.p), None
     return 1.0, min(LOOK_AGAIN_S, SURE_AFTER_S - age_s)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from resihp_messages import JobSpec
-from resihp_scheduler.aim import SURE_AFTER_S, aim
+from resihp_scheduler.aim import SETTLED_S, SURE_AFTER_S, aim
 from resihp_scheduler.planning import JobPlanning
 from resihp_scheduler.rules.speeds import Estimate
 from resihp_scheduler.situation import Situation
@@ -30,14 +30,31 @@ class Scored:
         return self.answer
 
 
-def situation(*, planned: dict[int, float] | None = None, ranks: int = 8, without: set[int] | None = None) -> Situation:
+def situation(
+    *, planned: dict[int, float] | None = None, without: set[int] | None = None, real: bool = False
+) -> Situation:
     """Eight devices on two nodes under their first plan; `without`: ranks that the plan does not know."""
     plan = JobPlanning(JobSpec()).initial().with_epoch(1)
     if without:
         kept = tuple(r for r in plan.replicas if not without & {x for s in r.stages for x in s.ranks})
         plan = replace(plan, replicas=(replace(kept[0], num_micro_batches=8),))
-    job = JobRecord("demo", JobState.RUNNING, "", spec(), 1, plan.digest, 40, 10, None, None, None, NOON, NOON, None)
-    devices = tuple(device("demo", r, node=f"n{r // 4}", p=(planned or {}).get(r, 1.0)) for r in range(ranks))
+    job = JobRecord(
+        "demo",
+        JobState.RUNNING,
+        "",
+        spec(clock={"virtual": not real}),
+        1,
+        plan.digest,
+        40,
+        10,
+        None,
+        None,
+        None,
+        NOON,
+        NOON,
+        None,
+    )
+    devices = tuple(device("demo", r, node=f"n{r // 4}", p=(planned or {}).get(r, 1.0)) for r in range(8))
     row = PlanRecord("demo", 1, plan.digest, plan.to_dict(), 1000.0, NOON, NOON)
     return Situation(job, devices, (row,), (), {n: node(n) for n in ("n0", "n1")})
 
@@ -50,6 +67,12 @@ def slow(rank: int, p: float, *, width: float = 0.01, **changes: Any) -> Inciden
 def test_a_known_speed_is_planned_with() -> None:
     found = aim(situation(), [slow(5, 0.5)], NoScores(), NOON)
     assert (found.speeds, found.again_in_s) == ({5: 0.5}, None)
+
+
+def test_on_a_real_clock_it_must_have_lasted_for_a_while() -> None:
+    early = aim(situation(real=True), [slow(5, 0.5)], NoScores(), NOON + timedelta(seconds=4))
+    assert (early.speeds, early.again_in_s) == ({}, SETTLED_S - 4)
+    assert aim(situation(real=True), [slow(5, 0.5)], NoScores(), NOON + timedelta(seconds=SETTLED_S)).speeds == {5: 0.5}
 
 
 def test_an_uncertain_one_waits_for_scores_but_not_for_ever() -> None:
