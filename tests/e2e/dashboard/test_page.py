@@ -48,7 +48,7 @@ async def test_an_incident_is_seen_at_once_and_a_restart_costs_nothing(tmp_path:
         await story.stop_device(6)
         await page.get_by_role("gridcell", name="rank 6, stopped").wait_for()
         assert await page.get_by_role("gridcell", name="rank 5").get_attribute("aria-selected") == "true"
-        assert await page.locator(".feed li").count() == 2
+        await page.locator(".feed li").nth(1).wait_for()
 
 
 async def test_from_a_slow_device_to_its_change_of_plan_and_what_if(tmp_path: Path) -> None:
@@ -76,6 +76,7 @@ async def test_from_a_slow_device_to_its_change_of_plan_and_what_if(tmp_path: Pa
         assert "the group waits for its slowest member" in await text(page, "article.change")
 
         await page.get_by_role("link", name="History").click()
+        await page.locator(".changes tbody tr").nth(2).wait_for()
         await page.get_by_label("kind").select_option("worker_lost")
         await page.locator(".changes tbody tr").nth(1).wait_for(state="detached")
         assert "TP 4 → 3" in await text(page, ".changes tbody")
