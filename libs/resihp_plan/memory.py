@@ -1,5 +1,5 @@
-"""What a rank needs at its peak within an iteration, as `resihp_trainer` allocates it (checked against measurements:
-tests/unit/trainer/test_memory.py, tests/integration/trainer/test_models.py).
+"""What a rank needs at its peak within an iteration, as `resihp_trainer` allocates it (checked against all tensors that
+are alive: tests/unit/trainer/test_memory.py).
 
 State: parameters, both AdamW moments, gradient sums. On top of it the larger of
 

@@ -18,8 +18,9 @@ from torch import Tensor
 from resihp_messages import JobSpec
 from resihp_plan import GroupKind, GroupSpec, Interval, ModelSpec, ParallelPlan, layout
 from resihp_plan.huggingface import config_of, spec_of, tensor_name
-from resihp_trainer import export
+from resihp_trainer import data, export
 from resihp_trainer.model import MicroBatch, Pretrained, Stage, TensorParallel
+from resihp_trainer.reference import corpus_of, train_reference
 from resihp_trainer.result import ShardFiles, result_folder, write_shards
 from resihp_trainer.shards import ShardSet, narrow
 from support.thread_groups import ThreadGroup, run_ranks
@@ -152,6 +153,32 @@ def test_export_and_import_keep_every_bit(case: tuple[Any, Path, ModelSpec], tmp
     assert torch.equal(theirs(again)[0], theirs(model)[0])
     with pytest.raises(ValueError, match="exists already"):
         export.export(job, shards, tmp_path / "out", "float32")
+
+
+def test_a_job_begins_where_the_model_left_off(case: tuple[Any, Path, ModelSpec], tmp_path: Path) -> None:
+    """The undisturbed run of a job with `[model] hf`: its first loss is theirs on the same documents, then it falls."""
+    model, _, spec = case
+    (tmp_path / "text.txt").write_text("\n\n".join(f"paragraph {i} of a text in plain letters" for i in range(40)))
+    job = JobSpec.model_validate(
+        {
+            "iterations": 6,
+            "model": dataclasses.asdict(spec),
+            "parallel": {"tp": 1, "pp": 1, "dp": 1},
+            "batch": {"micro_batches": 2, "tokens_per_micro_batch": 64},
+            "optimizer": {"lr": 1e-2, "warmup": 2, "cosine_until": 6},
+            "data": {"path": str(tmp_path / "text.txt")},
+        }
+    )
+    losses = train_reference(job).losses
+    batch = data.documents(corpus_of(job), job.batch, job.seed, 1)
+    with torch.no_grad():
+        texts = [torch.from_numpy(t.astype(np.int64)) for t in batch.texts]
+        logits = [model(input_ids=t[None, :-1]).logits[0] for t in texts]
+    total = sum(
+        torch.nn.functional.cross_entropy(x, t[1:], reduction="sum") for x, t in zip(logits, texts, strict=True)
+    )
+    assert losses[0] == pytest.approx(float(total) / batch.num_tokens, rel=1e-5)
+    assert losses[-1] < losses[0] - 0.2
 
 
 def test_slices_are_views_of_the_mapped_file(case: tuple[Any, Path, ModelSpec]) -> None:
