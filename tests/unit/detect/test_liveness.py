@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resihp_detect import BeatIntervals, LivenessConfig, confidence, normal_tail_phi
@@ -79,6 +79,7 @@ def test_constants_are_checked(bad: dict[str, float]) -> None:
         LivenessConfig(**bad)  # type: ignore[arg-type]
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e4), max_size=300), st.floats(0.01, 100))
 def test_the_bound_stays_between_floor_and_cap(intervals: list[float], floor_s: float) -> None:
     beats = fed(intervals)
@@ -86,6 +87,7 @@ def test_the_bound_stays_between_floor_and_cap(intervals: list[float], floor_s: 
     assert math.isfinite(beats.phi(10.0))
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.01, 3.9), min_size=20, max_size=300))
 def test_a_repeated_gap_of_the_window_is_never_a_death(intervals: list[float]) -> None:
     """Whatever gap the sender has survived, twice as long is still allowed (up to the cap)."""
