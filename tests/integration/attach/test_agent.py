@@ -136,3 +136,15 @@ async def test_a_second_process_of_a_living_rank_is_turned_away(stage: Stage) ->
         process.wait()
     assert first.stdin is not None
     first.stdin.close()
+
+
+async def test_ranks_that_send_in_bursts_make_whole_reports(stage: Stage) -> None:
+    for rank in range(3):
+        stage.start(rank)
+    await stage.accept()
+    for rank in range(3):
+        for number in range(1, 11):
+            stage.iteration(rank, number)
+    reports = [body(await stage.heard("IterationReport", number)) for number in range(1, 11)]
+    assert [r.iteration for r in reports] == list(range(1, 11))
+    assert {r.ranks for r in reports} == {(0, 1, 2)}

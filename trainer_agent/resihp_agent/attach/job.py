@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from resihp_agent.attach.judge import Exit
@@ -26,6 +27,8 @@ class AttachedJob:
     epoch: int = 0
     """0 until the scheduler knows the job."""
     reconfiguration_id: str = ""
+    waiting: dict[int, dict[int, link.IterationCommitted]] = field(default_factory=dict)
+    """Iteration -> rank -> what it said. Ranks send in bursts, so one may be many iterations ahead of another here."""
     exits: list[Exit] = field(default_factory=list)
     """That are not explained yet."""
     lost: dict[int, Exit] = field(default_factory=dict)
@@ -39,6 +42,14 @@ class AttachedJob:
     """When the job counts as over, unless a new start says hello before."""
     stopped: str = ""
     """How its ranks were asked to end, if that was the end of it."""
+
+    def complete(self, most: int) -> Iterator[dict[int, link.IterationCommitted]]:
+        """Iterations of which every living rank has spoken, oldest first; incomplete ones if more than `most` wait."""
+        while self.waiting:
+            oldest = min(self.waiting)
+            if not self.ranks.keys() <= self.waiting[oldest].keys() and len(self.waiting) <= most:
+                return
+            yield self.waiting.pop(oldest)
 
 
 def spec_of(hello: AttachHello) -> JobSpec:

@@ -29,6 +29,8 @@ from resihp_messages.report import WorkerBeat
 
 log = structlog.get_logger(__name__)
 
+_MAX_WAITING = 256
+"""Iterations that wait for a rank whose line is away."""
 _GATHER_S = 0.3
 """Hellos of one node's ranks are said together."""
 
@@ -152,13 +154,19 @@ class AttachedJobs:
         if not job.epoch:
             self.num_early += 1
             return
-        row, awaited = committed(job.epoch, frame), tuple(job.ranks)
-        for epoch, report in job.columns.add(rank.rank, row, awaited, job.reconfiguration_id):
-            # Nobody counts the global batch: what the ranks here did, for all ranks.
-            tokens = sum(report.tokens) * rank.hello.world_size // len(report.ranks)
-            copies = rank.hello.axes.get("pp", 1) * rank.hello.axes.get("tp", 1)
-            whole = report.model_copy(update={"global_tokens": tokens // copies})
-            self._announcer.report(whole, job=job.name, epoch=epoch)
+        job.waiting.setdefault(frame.iteration, {})[rank.rank] = committed(job.epoch, frame)
+        self._report(job, rank, _MAX_WAITING)
+
+    def _report(self, job: AttachedJob, rank: AttachedRank, most: int) -> None:
+        """Send what is complete. `rank`: any of the job's."""
+        for rows in job.complete(most):
+            for number in sorted(rows):
+                for epoch, report in job.columns.add(number, rows[number], tuple(rows), job.reconfiguration_id):
+                    # Nobody counts the global batch: what the ranks here did, for all ranks.
+                    tokens = sum(report.tokens) * rank.hello.world_size // len(report.ranks)
+                    copies = rank.hello.axes.get("pp", 1) * rank.hello.axes.get("tp", 1)
+                    whole = report.model_copy(update={"global_tokens": tokens // copies})
+                    self._announcer.report(whole, job=job.name, epoch=epoch)
 
     # --- exits ----------------------------------------------------------------------------------------------------
 
@@ -195,8 +203,7 @@ class AttachedJobs:
 
     def _finished(self, job: AttachedJob, rank: AttachedRank) -> None:
         log.info("rank_finished", job=job.name, rank=rank.rank, iteration=rank.committed)
-        for epoch, report in () if job.ranks else job.columns.flush():
-            self._announcer.report(report, job=job.name, epoch=epoch)
+        self._report(job, rank, 0 if not job.ranks else _MAX_WAITING)
         body = ack.WorkerFinished(
             node=self._settings.node,
             rank=rank.rank,
