@@ -70,7 +70,8 @@ def test_protection_and_the_first_iteration_take_longer() -> None:
     assert not hangs([quiet(0, 11.0), quiet(1, 11.0, protected_s=60.0)], 100.0)
     assert hangs([quiet(0, 11.0), quiet(1, 11.0, protected_s=60.0)], 161.0)
     assert not hangs([quiet(0, 11.0, committed=0)], 100.0)
-    assert hangs([quiet(0, 51.0, committed=0)], 100.0)
+    assert not hangs([quiet(0, 599.0, committed=0)], 100.0)
+    assert hangs([quiet(0, 601.0, committed=0)], 100.0)
 
 
 def test_who_is_frozen_does_not_count_as_progress() -> None:

@@ -9,6 +9,9 @@ from resihp_messages.attach import AttachBeat, AttachBye, AttachHello
 from resihp_messages.event import StuckRank
 from resihp_messages.report import WorkerBeat
 
+_START_S = 600.0
+"""Imports, compilation, the first data: nobody is called hung before, however impatient the job."""
+
 
 @dataclass(eq=False)
 class AttachedRank:
@@ -45,7 +48,7 @@ class AttachedRank:
 
     def hang_s(self) -> float:
         """How long it may be quiet. Until its first iteration it compiles, loads data, waits for others: longer."""
-        return self.hello.hang_s * (1.0 if self.committed else 5.0)
+        return self.hello.hang_s if self.committed else max(5.0 * self.hello.hang_s, _START_S)
 
     def stuck(self, now_s: float) -> StuckRank:
         beat = self.beat
