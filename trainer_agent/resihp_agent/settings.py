@@ -61,7 +61,6 @@ class AgentSettings(ServiceSettings):
     """Program that forks store and workers; `--control-fd N` is appended. Empty: this agent launches no workers, it
     only watches attached jobs."""
 
-
     @model_validator(mode="after")
     def _order(self) -> AgentSettings:
         if self.watch_period_s > self.own_pause_s / 2:
