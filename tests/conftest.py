@@ -10,6 +10,9 @@ from support.leftovers import leftovers, mark_this_session
 
 TESTS = Path(__file__).parent
 FOLDERS = ("unit", "contract", "integration", "chaos", "e2e")
+ONE_AT_A_TIME = ("integration", "chaos", "e2e")
+"""Folders whose tests start many processes: with `-n 2` (pytest-xdist) one worker runs them all, in order, and the other
+one the rest, so that two jobs never share the machine."""
 
 # Fixtures that several rooms use. A room's own fixtures live in a conftest.py of its folder.
 pytest_plugins = ["support.nats", "support.postgres"]
@@ -23,6 +26,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A process that outlives the session fails it: what the tests leave behind, the product would leave behind."""
+    if hasattr(session.config, "workerinput"):
+        return  # a worker of pytest-xdist: who started it looks, after all have ended
     remaining = leftovers(session.config.stash[_MARK])
     if remaining:
         print("\n\nprocesses left behind by the tests:", *remaining, sep="\n  ")
@@ -38,3 +43,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if folder not in FOLDERS:
             raise pytest.UsageError(f"{item.path}: a test lives in one of tests/{{{','.join(FOLDERS)}}}/")
         item.add_marker(folder)
+        if folder in ONE_AT_A_TIME:
+            item.add_marker(pytest.mark.xdist_group("processes"))

@@ -13,8 +13,12 @@ MARK = "RESIHP_TEST_SESSION"
 
 
 def mark_this_session() -> str:
-    """Mark this process's environment, so that all its descendants carry it, also those that get another parent."""
-    mark = uuid.uuid4().hex
+    """Mark this process's environment, so that all its descendants carry it, also those that get another parent.
+
+    A worker of pytest-xdist keeps the mark of who started it.
+    """
+    mark = os.environ.get(MARK) if "PYTEST_XDIST_WORKER" in os.environ else None
+    mark = mark or uuid.uuid4().hex
     os.environ[MARK] = mark
     return mark
 
