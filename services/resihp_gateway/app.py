@@ -16,7 +16,7 @@ from resihp_gateway.access import Access, Role, needs
 from resihp_gateway.context import Gateway
 from resihp_gateway.guard import Guard, RateLimit
 from resihp_gateway.live.hub import Hubs
-from resihp_gateway.metering import Meter
+from resihp_gateway.metering import Meter, RequestMetrics
 from resihp_gateway.models import Problem
 from resihp_gateway.page import Page
 from resihp_gateway.routes import actions, asyncapi, decisions, events, jobs, live, me, records, whatif
@@ -47,7 +47,7 @@ def create_app(gateway: Gateway, health: Health, metrics: Metrics, *, access: Ac
     app.include_router(asyncapi.router)
     app.include_router(_probes(health, metrics.registry))
     app.mount("/", Page(), name="dashboard")
-    app.add_middleware(Meter, metrics=metrics, hubs=app.state.hubs)
+    app.add_middleware(Meter, metrics=RequestMetrics(metrics, app.state.hubs))
     app.add_middleware(Guard, limit=limit, unprotected=("/docs", "/redoc"))
     app.openapi = lambda: _describe(app)  # type: ignore[method-assign]  # the framework's own way to extend it
     return app

@@ -77,8 +77,6 @@ async def test_from_a_slow_device_to_its_change_of_plan_and_what_if(tmp_path: Pa
 
         await page.get_by_role("link", name="History").click()
         await page.locator(".changes tbody tr").nth(2).wait_for()
-        await page.get_by_label("kind").select_option("worker_lost")
-        await page.locator(".changes tbody tr").nth(1).wait_for(state="detached")
         assert "TP 4 → 3" in await text(page, ".changes tbody")
 
 
