@@ -122,7 +122,7 @@ def render(wall: Found, cpu: Found) -> str:
         )
         for name, f in (("wall time of an iteration", wall), ("processor time, all ranks", cpu))
     ]
-    verdict = "below" if wall.overhead < BOUND else "NOT below"
+    verdict = "below" if wall.high < BOUND else "NOT below" if wall.low > BOUND else "too uncertain to compare with"
     return "\n\n".join(
         [
             f"Median overhead of wall time {wall.overhead:+.2%}: {verdict} the bound of {BOUND:.1%}.",
