@@ -11,8 +11,8 @@ from support.leftovers import leftovers, mark_this_session
 TESTS = Path(__file__).parent
 FOLDERS = ("unit", "contract", "integration", "chaos", "e2e")
 ONE_AT_A_TIME = ("integration", "chaos", "e2e")
-"""Folders whose tests start many processes: with `-n 2` (pytest-xdist) one worker runs them all, in order, and the other
-one the rest, so that two jobs never share the machine."""
+"""Folders whose tests start many processes: with `-n 2` (pytest-xdist) one worker runs them all, in order, and the
+other one the rest, so that two jobs never share the machine."""
 
 # Fixtures that several rooms use. A room's own fixtures live in a conftest.py of its folder.
 pytest_plugins = ["support.nats", "support.postgres"]
