@@ -25,7 +25,7 @@ class World(ABC):
 
     @abstractmethod
     async def inject(self, subject: str, raw: bytes) -> None:
-        """Bytes of a foreign program."""
+        """Bytes of a foreign program, on a subject that a stream captures; they are stored when this returns."""
 
     @abstractmethod
     def down(self) -> None:
@@ -78,8 +78,7 @@ class JetStreamWorld(World):
 
     async def inject(self, subject: str, raw: bytes) -> None:
         client = await nats.connect(self.server.url)
-        await client.publish(subject, raw)
-        await client.flush()
+        await client.jetstream().publish(subject, raw)  # "received" (flush) would not yet be "stored"
         await client.close()
 
     def down(self) -> None:
