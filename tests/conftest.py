@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks each test with its folder's name, so that `-m "not chaos"` works; a test in no such folder is an error."""
     for item in items:
@@ -44,5 +44,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if folder not in FOLDERS:
             raise pytest.UsageError(f"{item.path}: a test lives in one of tests/{{{','.join(FOLDERS)}}}/")
         item.add_marker(folder)
-        if folder in ONE_AT_A_TIME:
-            item.add_marker(pytest.mark.xdist_group("processes"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Two streams: see `ONE_AT_A_TIME`. Files of the other folders stay whole, for their module fixtures."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Streams(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            folder = nodeid.split("/")[1]
+            return "processes" if folder in ONE_AT_A_TIME else nodeid.split("::")[0]
+
+    return Streams(config, log)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -117,9 +118,17 @@ def complete(path: Path, held: Layout, applied: Applied, *, seed: int, dtype: to
     _sync(path)
     for _, old in available(path)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
-    for left in path.glob(f".{_PREFIX}*.partial"):  # of rounds that an epoch change cut short
-        shutil.rmtree(left, ignore_errors=True)
+    for left in path.glob(f".{_PREFIX}*.partial"):
+        if _is_over(left, applied.iteration, held.plan.epoch):
+            shutil.rmtree(left, ignore_errors=True)
     return final
+
+
+def _is_over(partial: Path, iteration: int, epoch: int) -> bool:
+    """Whether nobody writes there any more, now that `iteration` of `epoch` is complete: an epoch change cut that round
+    short. The next round of this epoch, which other ranks may have begun, and those of a newer one live."""
+    found = re.fullmatch(rf"\.{_PREFIX}(\d+)\.e(\d+)\.partial", partial.name)
+    return found is None or int(found[2]) < epoch or (int(found[2]) == epoch and int(found[1]) <= iteration)
 
 
 # --- reading ------------------------------------------------------------------------------------------------------

@@ -68,6 +68,18 @@ def test_the_newest_stay_and_leftovers_go(tmp_path: Path) -> None:
     assert available(tmp_path / "nowhere") == ()
 
 
+def test_the_next_round_may_have_begun_elsewhere(tmp_path: Path) -> None:
+    """A slow thread names iteration 4 while other ranks already write 5: those files must stay."""
+    held = layout(PLANS[0], SPEC)
+    early = writers_of(PLANS[0])[1:]
+    for rank in early:
+        write_part(partial_of(tmp_path, 5, PLANS[0].epoch), values(held, rank))
+    write(tmp_path, PLANS[0], 4)
+    write_part(partial_of(tmp_path, 5, PLANS[0].epoch), values(held, writers_of(PLANS[0])[0]))
+    complete(tmp_path, held, step(5), seed=7, dtype=DTYPE, keep=2)
+    assert [i for i, _ in available(tmp_path)] == [4, 5]
+
+
 def test_damage_is_refused_with_the_name_of_the_file(tmp_path: Path) -> None:
     folder = write(tmp_path, PLANS[0])
     victim = folder / "rank2.safetensors"
