@@ -28,6 +28,15 @@ FEWEST = 5
 """Iterations."""
 
 
+def describes_devices(spec: JobSpec) -> bool:
+    """Whether what this job's iterations measure are constants of devices that work independently.
+
+    On the virtual clock they do. On the real clock the workers of the CPU backend share the cores of their host: there
+    a plan that leaves workers idle is faster, which says nothing about a cluster; nominal constants stay.
+    """
+    return spec.clock.virtual
+
+
 @dataclass(frozen=True)
 class Calibration:
     """What was measured. Seconds."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import structlog
 
 from resihp_scheduler.aim import open_slow
-from resihp_scheduler.calibration import Calibration, calibrate
+from resihp_scheduler.calibration import Calibration, calibrate, describes_devices
 from resihp_scheduler.situation import Situation, load
 from resihp_scheduler.term import Term
 from resihp_store import decisions, queries
@@ -38,7 +38,9 @@ class Calibrator:
         self._done[job] = (newest, due)
         async with self._term.store.read() as connection:
             situation = await load(connection, job)
-            if situation is None or not await self._is_healthy(connection, situation, newest):
+            if situation is None or not describes_devices(situation.spec):
+                return
+            if not await self._is_healthy(connection, situation, newest):
                 return
         measured = await asyncio.to_thread(self._measure, situation)
         if measured is None:

@@ -49,6 +49,7 @@ async def test_a_killed_worker_in_the_middle_of_the_run(iterations: int, struck:
     assert (before["first_iteration"], before["last_iteration"]) == (1, struck - 1)
     assert (after["first_iteration"], after["last_iteration"]) == (struck, iterations)
     assert document["recoveries"][0]["kind"] == "worker_lost"
+    assert "standby" not in document["recoveries"][0]["difference"]  # the other seven go on, all of them
     assert document["throughput_tokens_per_s"]["before"] > 0
     assert document["throughput_tokens_per_s"]["after"] > 0
 

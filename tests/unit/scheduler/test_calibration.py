@@ -9,7 +9,15 @@ import pytest
 
 from resihp_messages import JobSpec
 from resihp_plan import CostModel, MicroBatchWork, ModelSpec, ParallelPlan, program, simulate
-from resihp_scheduler.calibration import Calibration, calibrate, calibrated_cost, nominal_cost, speeds_in, workload_of
+from resihp_scheduler.calibration import (
+    Calibration,
+    calibrate,
+    calibrated_cost,
+    describes_devices,
+    nominal_cost,
+    speeds_in,
+    workload_of,
+)
 from resihp_scheduler.meter import Measured, RankSeconds
 from resihp_scheduler.planning import JobPlanning
 
@@ -96,6 +104,12 @@ def test_another_plan_is_predicted_by_them() -> None:
     steps = sorted(m.step_s for m in iterations(other, host_cost(), 31, health, seed=2))
     tokens = workload_of(SPEC, found).tokens
     assert planning.tokens_per_s(other, health) == pytest.approx(tokens / steps[15], rel=0.02)
+
+
+def test_crowded_cores_are_not_devices() -> None:
+    """On the real clock a plan that leaves workers idle would look (and be) faster: the demo's seven survivors work."""
+    assert describes_devices(SPEC)
+    assert not describes_devices(JobSpec())
 
 
 def test_too_little_is_no_measurement() -> None:
