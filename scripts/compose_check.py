@@ -208,7 +208,11 @@ async def _submitted(client: GatewayClient, spec: JobSpec) -> bool:
 
 async def _history(compose: Compose, client: GatewayClient) -> None:
     incidents = await client.incidents(JOB)
-    expect([list(i.ranks) for i in incidents] == [[VICTIM]], "one incident is on record", incidents[0].kind)
+    lost = [i for i in incidents if i.kind == "worker_lost"]
+    expect([list(i.ranks) for i in lost] == [[VICTIM]], "one loss is on record", lost[0].advice if lost else "none")
+    # Ten containers share the cores of this machine: a worker that gets less of them is slow, and may be called so.
+    slow = [(list(i.ranks), i.verdict.get("p")) for i in incidents if i.kind == "device_slow"]
+    expect(len(lost) + len(slow) == len(incidents), "nothing but slow devices beside it", slow)
     changes = [c for c in await client.reconfigurations(JOB) if c.mode == "recovery"]
     expect([c.status for c in changes] == ["applied"], "one recovery is on record", changes[0].difference)
     phases = {name: round(s * 1e3, 1) for name, s in changes[0].phases_s.items() if s is not None}
