@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from resihp_messages.envelope import Body, Kind
 from resihp_messages.ids import Count, Finite, RankField, Seconds, Text, Token, Wire
 
-_COLUMNS = (
+REQUIRED_COLUMNS = (
     "step_s",
     "forward_s",
     "backward_s",
@@ -20,8 +20,9 @@ _COLUMNS = (
     "sum_sq_len",
     "rss_bytes",
 )
+"""Of an `IterationReport`: one value per rank."""
 
-_OPTIONAL_COLUMNS = (
+OPTIONAL_COLUMNS = (
     "unit_tokens",
     "unit_sum_sq_len",
     "unit_forward_s",
@@ -128,8 +129,8 @@ class IterationReport(Body):
     @model_validator(mode="after")
     def _columns(self) -> IterationReport:
         n = len(self.ranks)
-        for name in (*_COLUMNS, *_OPTIONAL_COLUMNS):
-            optional = name in _OPTIONAL_COLUMNS
+        for name in (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS):
+            optional = name in OPTIONAL_COLUMNS
             if len(getattr(self, name)) != n and not (optional and not getattr(self, name)):
                 raise ValueError(f"column {name} has {len(getattr(self, name))} entries for {n} ranks")
         return self

@@ -7,20 +7,19 @@ the launcher, and ends the job here when its ranks are gone for good.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 
 import structlog
 
 from resihp_bus import Ack, Outcome
-from resihp_messages import AnyEnvelope, JobSpec, command, event, new_id
+from resihp_messages import AnyEnvelope, JobSpec, command, event
 from resihp_plan import ParallelPlan, ReplicaPlan, StagePlan
 from resihp_scheduler import changes
+from resihp_scheduler.incidents import incident_of
 from resihp_scheduler.situation import load
 from resihp_scheduler.term import Term
 from resihp_store import (
     DeviceRecord,
     DeviceState,
-    IncidentRecord,
     JobRecord,
     JobState,
     PlanRecord,
@@ -156,25 +155,6 @@ async def job_hung(term: Term, envelope: AnyEnvelope, body: event.JobHung) -> Ou
         await work.record_event(envelope)
         situation = await load(work.connection, envelope.job)
         if situation is not None and situation.active:
-            await work.add_incident(_incident(work, envelope, body))
+            await work.add_incident(incident_of(work, envelope, body))
             log.warning("job hangs", job=envelope.job, ranks=body.verdict.ranks)
     return Ack()
-
-
-def _incident(work: UnitOfWork, envelope: AnyEnvelope, body: event.JobHung) -> IncidentRecord:
-    evidence: Mapping[str, object] = body.evidence
-    return IncidentRecord(
-        id=new_id(),
-        job=envelope.job,
-        kind=body.verdict.fault,
-        ranks=tuple(sorted(body.verdict.ranks)),
-        node=body.verdict.node,
-        evidence=dict(evidence),
-        verdict=body.verdict.model_dump(mode="json"),
-        advice=body.advice,
-        resolution="",
-        correlation_id=envelope.correlation_id or envelope.message_id,
-        message_id=envelope.message_id,
-        opened_at=work.now,
-        closed_at=None,
-    )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import structlog
 
 from resihp_bus import Ack, Listener, Outcome
-from resihp_messages import AnyEnvelope, event, new_id
+from resihp_messages import AnyEnvelope, event
 from resihp_messages.report import HealthScores
 from resihp_scheduler.aim import SLOW, open_slow
+from resihp_scheduler.incidents import incident_of
 from resihp_scheduler.situation import Situation, load
 from resihp_scheduler.term import Term
-from resihp_store import IncidentRecord, UnitOfWork, queries
+from resihp_store import UnitOfWork, queries
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +28,7 @@ async def device_slow(term: Term, envelope: AnyEnvelope, body: event.DeviceSlow)
         known = open_slow(await queries.incidents(work.connection, job_name=envelope.job, only_open=True))
         new = [r for r in body.verdict.ranks if r not in known and _is_same_device(situation, r, body)]
         if new:
-            await work.add_incident(_incident(work, envelope, body, new))
+            await work.add_incident(incident_of(work, envelope, body, new))
             log.warning("device slow", job=envelope.job, ranks=new, p=body.verdict.p)
     term.wake(envelope.job)
     return Ack()
@@ -49,24 +50,6 @@ async def device_recovered(term: Term, envelope: AnyEnvelope, body: event.Device
 def _is_same_device(situation: Situation, rank: int, body: event.DeviceSlow) -> bool:
     """It lives, and the verdict is not about an earlier start of the rank."""
     return rank in situation.alive and body.evidence.get("start") in (None, situation.of_rank[rank].start)
-
-
-def _incident(work: UnitOfWork, envelope: AnyEnvelope, body: event.DeviceSlow, ranks: list[int]) -> IncidentRecord:
-    return IncidentRecord(
-        id=new_id(),
-        job=envelope.job,
-        kind=SLOW,
-        ranks=tuple(sorted(ranks)),
-        node=body.verdict.node,
-        evidence=dict(body.evidence),
-        verdict=body.verdict.model_dump(mode="json"),
-        advice=body.advice,
-        resolution="",
-        correlation_id=envelope.correlation_id or envelope.message_id,
-        message_id=envelope.message_id,
-        opened_at=work.now,
-        closed_at=None,
-    )
 
 
 async def close_lost(work: UnitOfWork, job: str, ranks: frozenset[int]) -> str:

@@ -5,27 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from resihp_messages import link
-from resihp_messages.report import IterationReport
+from resihp_messages.report import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, IterationReport
 
-_COLUMNS = (
-    "step_s",
-    "forward_s",
-    "backward_s",
-    "tp_wait_s",
-    "pp_wait_s",
-    "dp_wait_s",
-    "tokens",
-    "sum_sq_len",
-    "rss_bytes",
-    "unit_tokens",
-    "unit_sum_sq_len",
-    "unit_forward_s",
-    "unit_backward_s",
-    "unit_weight_s",
-    "fingerprints",
-    "phases_s",
-    "probe_s",
+_COLUMNS = tuple(
+    name for name in (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS) if name in link.IterationCommitted.model_fields
 )
+"""Those that a worker's frame carries under the same name."""
 
 
 @dataclass

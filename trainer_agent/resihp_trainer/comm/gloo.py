@@ -9,22 +9,17 @@ be emptied (`surrender`), whoever still refers to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
-from torch import Tensor
-
 from resihp_trainer.comm.aborts import AbortFlag
-from resihp_trainer.comm.operand import require_contiguous, require_gatherable, require_splits
-from resihp_trainer.comm.port import CommunicationFailed, Pending, ReduceOp, Ticker
+from resihp_trainer.comm.collectives import BackendCollectives
+from resihp_trainer.comm.port import CommunicationFailed, Pending, Ticker
 from resihp_trainer.comm.waits import WaitCounter
 
 SLICE = timedelta(milliseconds=50)
-
-_REDUCE_OPS: dict[ReduceOp, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class Surroundings:
     clock: Callable[[], float]
 
 
-class GlooGroup:
+class GlooGroup(BackendCollectives):
     """A `Group` of two or more ranks on a `ProcessGroupGloo`."""
 
     def __init__(
@@ -50,32 +45,6 @@ class GlooGroup:
         self.around = around
         self._backend = backend
         self._running: set[GlooPending] = set()
-
-    def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Pending:
-        require_contiguous(tensor)
-        options = dist.AllreduceOptions()
-        options.reduceOp = _REDUCE_OPS[op]
-        return self._start("allreduce", [tensor], options)
-
-    def broadcast(self, tensor: Tensor, src: int) -> Pending:
-        require_contiguous(tensor)
-        if src not in self.ranks:
-            raise ValueError(f"rank {src} is not in group {self.name} {self.ranks}")
-        options = dist.BroadcastOptions()
-        options.rootRank = self.ranks.index(src)
-        options.rootTensor = 0
-        return self._start("broadcast", [tensor], options)
-
-    def all_gather(self, outputs: Sequence[Tensor], tensor: Tensor) -> Pending:
-        require_gatherable(outputs, tensor, len(self.ranks))
-        return self._start("allgather", [list(outputs)], [tensor])
-
-    def all_to_all(
-        self, output: Tensor, input: Tensor, output_splits: Sequence[int], input_splits: Sequence[int]
-    ) -> Pending:
-        require_splits(output, output_splits, len(self.ranks))
-        require_splits(input, input_splits, len(self.ranks))
-        return self._start("alltoall_base", output, input, list(output_splits), list(input_splits))
 
     def _start(self, operation: str, *operands: Any) -> Pending:
         self.around.aborts.check(self.epoch)

@@ -9,20 +9,17 @@ result that an aborted operation left on the device can therefore be read, but n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor
 
+from resihp_trainer.comm.collectives import BackendCollectives
 from resihp_trainer.comm.gloo import Surroundings
-from resihp_trainer.comm.operand import require_contiguous, require_gatherable, require_splits
-from resihp_trainer.comm.port import CommunicationFailed, Pending, ReduceOp
+from resihp_trainer.comm.port import CommunicationFailed, Pending
 from resihp_trainer.comm.streams import StreamWaits
-
-_REDUCE_OPS: dict[ReduceOp, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 Factory = Callable[[Any, int, int, float], Any]
 """(store, torch rank, size, timeout in seconds) -> a `ProcessGroupNCCL` that is not connected yet."""
@@ -47,7 +44,7 @@ class NcclSurroundings:
     streams: StreamWaits
 
 
-class NcclGroup:
+class NcclGroup(BackendCollectives):
     """A `Group` of two or more ranks on a `ProcessGroupNCCL`; tensors are on this process's device."""
 
     def __init__(
@@ -60,32 +57,6 @@ class NcclGroup:
         self.around = around
         self.backend = backend
         self._running: set[NcclPending] = set()
-
-    def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Pending:
-        require_contiguous(tensor)
-        options = dist.AllreduceOptions()
-        options.reduceOp = _REDUCE_OPS[op]
-        return self._start("allreduce", [tensor], options)
-
-    def broadcast(self, tensor: Tensor, src: int) -> Pending:
-        require_contiguous(tensor)
-        if src not in self.ranks:
-            raise ValueError(f"rank {src} is not in group {self.name} {self.ranks}")
-        options = dist.BroadcastOptions()
-        options.rootRank = self.ranks.index(src)
-        options.rootTensor = 0
-        return self._start("broadcast", [tensor], options)
-
-    def all_gather(self, outputs: Sequence[Tensor], tensor: Tensor) -> Pending:
-        require_gatherable(outputs, tensor, len(self.ranks))
-        return self._start("allgather", [list(outputs)], [tensor])
-
-    def all_to_all(
-        self, output: Tensor, input: Tensor, output_splits: Sequence[int], input_splits: Sequence[int]
-    ) -> Pending:
-        require_splits(output, output_splits, len(self.ranks))
-        require_splits(input, input_splits, len(self.ranks))
-        return self._start("alltoall_base", output, input, list(output_splits), list(input_splits))
 
     def _start(self, operation: str, *operands: Any) -> Pending:
         self.around.host.aborts.check(self.epoch)
