@@ -60,7 +60,7 @@ async def test_a_frozen_worker_is_fenced() -> None:
     promises_hold(document, iterations=16, lost=[5])
     (recovery,) = document["recoveries"]
     assert recovery["kind"] == "worker_frozen"
-    assert recovery["detect_s"] >= 1.0  # it must be silent for `timeouts.stall_s` before anybody may kill it
+    assert recovery["detect_s"] >= 0.5  # 1.5 s after a sign of life, which the fault follows
 
 
 @pytest.mark.timeout(300)
