@@ -3,8 +3,9 @@
     python -m benchmarks.control_plane_loss
 
 Step times are read from the workers' shared memory, beginning to beginning, so pauses between iterations count, and a
-service that is down hides nothing. The supervisor starts each killed service again; that start-up competes with
-training for the same cores.
+service that is down hides nothing. The supervisor starts each killed service again; on one small machine that start-up
+competes with training for the same cores. What that alone costs is measured too: before the kills, in windows of their
+own, a second process imports the same service while nothing is killed (the control).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from benchmarks.report import machine, milliseconds, percentile, table, write
 from resihp_cli.client import GatewayClient
 
 VICTIMS = ("detector", "scheduler", "nats")
+CONTROLS = ("detector", "scheduler")
+"""Services whose start-up is imitated without a kill. nats-server starts in 10 ms and needs none."""
 AGENT = "agent-n0"
 WARM_UP = 8
 """Iterations before the measurement."""
@@ -35,6 +38,8 @@ class Loss:
     """Step times around the deaths of services, and what the later fault came to."""
 
     baseline_s: Sequence[float]
+    control_s: Mapping[str, Sequence[float]]
+    """Service -> step times of the iterations in which a second process imported it; nothing was killed."""
     after_s: Mapping[str, Sequence[float]]
     """Service -> step times of the iterations that follow its death."""
     document: dict[str, Any]
@@ -44,13 +49,17 @@ class Loss:
         return [s for steps in self.after_s.values() for s in steps]
 
 
-async def measure(window: int, *, fault_rank: int = 3, extra: Sequence[str] = ()) -> Loss:
-    """One demo: warm-up, an undisturbed window, a window after each SIGKILL, then a scripted death of a worker.
+async def measure(
+    window: int, *, fault_rank: int = 3, controls: Sequence[str] = CONTROLS, extra: Sequence[str] = ()
+) -> Loss:
+    """One demo: warm-up, an undisturbed window, one per control, one after each SIGKILL, then a scripted death.
 
     Raises `DemoFailed` unless the demo holds all its promises to the end, the fault after the restarts included.
     """
-    starts = [WARM_UP + (1 + n) * window for n in range(len(VICTIMS))]
-    fault_at = starts[-1] + window + 2
+    begins = [WARM_UP + n * window for n in range(1 + len(controls) + len(VICTIMS) + 1)]
+    imitated = dict(zip(controls, begins[1:], strict=False))
+    killed = dict(zip(VICTIMS, begins[1 + len(controls) :], strict=False))
+    fault_at = begins[-1] + 2
     arguments = ["--iterations", str(fault_at + 8), "--kill", f"{fault_rank}@{fault_at}", *extra]
     async with demo(arguments) as running:
         async with GatewayClient((await running.info()).gateway_url) as client:
@@ -58,14 +67,28 @@ async def measure(window: int, *, fault_rank: int = 3, extra: Sequence[str] = ()
             info = await running.info()
             watch = ProgressWatch(pages_of(info.pids[AGENT]))
             follower = asyncio.create_task(watch.follow())
-            for start, victim in zip(starts, VICTIMS, strict=True):
-                await watch.reach(start)
+            for service, begin in imitated.items():
+                await watch.reach(begin)
+                twin = await asyncio.create_subprocess_exec(sys.executable, "-c", f"import resihp_{service}.__main__")
+                await watch.reach(begin + window - 1)
+                if await twin.wait() != 0:
+                    raise RuntimeError(f"the control could not import resihp_{service}")
+            for victim, begin in killed.items():
+                await watch.reach(begin)
                 os.kill(info.pids[victim], signal.SIGKILL)
             await watch.reach(fault_at)
         document = await running.result()
         follower.cancel()
-    after = {victim: watch.step_s(start, start + window - 1) for start, victim in zip(starts, VICTIMS, strict=True)}
-    return Loss(watch.step_s(WARM_UP, WARM_UP + window - 1), after, document)
+
+    def steps_s(begin: int) -> list[float]:
+        return watch.step_s(begin, begin + window - 1)
+
+    return Loss(
+        steps_s(WARM_UP),
+        {service: steps_s(begin) for service, begin in imitated.items()},
+        {victim: steps_s(begin) for victim, begin in killed.items()},
+        document,
+    )
 
 
 def render(loss: Loss) -> str:
@@ -77,6 +100,7 @@ def render(loss: Loss) -> str:
 
     rows = [
         row("undisturbed", loss.baseline_s),
+        *(row(f"control: a second {name} is imported", steps) for name, steps in loss.control_s.items()),
         *(row(f"after SIGKILL of {victim}", steps) for victim, steps in loss.after_s.items()),
         row("all three together", loss.all_after_s),
     ]

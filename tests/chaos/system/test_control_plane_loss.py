@@ -16,7 +16,7 @@ HANG_S = 5.0
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 async def test_training_outlives_the_control_plane_and_the_next_fault_is_handled() -> None:
-    loss = await measure(WINDOW, extra=["--dtype", "float64", "--verify"])
+    loss = await measure(WINDOW, controls=(), extra=["--dtype", "float64", "--verify"])
     assert set(loss.after_s) == set(VICTIMS)
     assert all(len(steps) >= WINDOW - 1 for steps in loss.after_s.values())
     assert max(loss.all_after_s) < statistics.median(loss.baseline_s) + HANG_S
