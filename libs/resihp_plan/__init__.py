@@ -20,7 +20,7 @@ from resihp_plan.edges import (
     routes,
 )
 from resihp_plan.groups import GroupKind, GroupSpec, edge_group_name, group_name, groups
-from resihp_plan.guardians import guardians
+from resihp_plan.guardians import guardians, needed
 from resihp_plan.layout import Interval, Layout, layout, shares, slice_elements, tensors_of_stage, unit_shares
 from resihp_plan.memory import MemoryModel
 from resihp_plan.model import EMBEDDING, HEAD, ModelSpec, Split, TensorSpec
@@ -85,6 +85,7 @@ __all__ = [
     "groups",
     "guardians",
     "layout",
+    "needed",
     "needs_gather",
     "program",
     "receiver_tokens",

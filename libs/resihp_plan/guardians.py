@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 
+from resihp_plan.layout import Layout
 from resihp_plan.plan import ParallelPlan
 
 
@@ -66,6 +67,19 @@ def guardians(plan: ParallelPlan, node_of: Mapping[int, str] | None = None) -> M
         wards[j] += 1
         found[rank] = world[j]
     return MappingProxyType(found)
+
+
+def needed(guards: Mapping[int, int], held: Layout) -> Mapping[int, int]:
+    """Those of `guards` whose guardian does not hold all slices of its ward anyway: its own copy would contain them.
+
+    Empty for data parallelism alone: as long as a guardian lives, so does the newest state.
+    """
+    kept = {}
+    for ward, guardian in guards.items():
+        own = held.shards(guardian)
+        if not all(name in own and own[name].covers(i) for name, i in held.shards(ward).items() if len(i)):
+            kept[ward] = guardian
+    return MappingProxyType(kept)
 
 
 _IDEAL: _Order = (False, 0, 0.0, False, 0)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from resihp_plan import Interval, Layout
 from resihp_plan.layout import refine
-from resihp_trainer.moves import DIGEST_BYTES, digest_of
+from resihp_trainer.digests import DIGEST_BYTES, digest_of
 from resihp_trainer.shards import STATE_TENSORS, Shard, ShardSet
 
 

@@ -11,12 +11,25 @@ import torch
 from resihp_messages.link import InstallPlan
 from resihp_messages.page import PageState
 from resihp_messages.placement import node_of
-from resihp_plan import Bucket, Layout, Op, ParallelPlan, Schedule, gradient_buckets, groups, guardians, layout, program
+from resihp_plan import (
+    Bucket,
+    Layout,
+    Op,
+    ParallelPlan,
+    Schedule,
+    gradient_buckets,
+    groups,
+    guardians,
+    layout,
+    needed,
+    program,
+)
 from resihp_plan import group_name as group_name_of
 from resihp_plan.groups import GroupKind
 from resihp_trainer.comm.port import EpochGroups, Group
 from resihp_trainer.context import Context
 from resihp_trainer.device import VirtualClock
+from resihp_trainer.digests import Fingerprints
 from resihp_trainer.interpreter import Interpreter
 from resihp_trainer.join import Header, JoinRefused, StateLost, conclude
 from resihp_trainer.model import Stage, TensorParallel, WeightGradients, linear_of
@@ -40,6 +53,7 @@ class ActiveEpoch:
     ops: tuple[Op, ...]
     buckets: tuple[Bucket, ...]
     """Those of this rank."""
+    fingerprints: Fingerprints
     rebuild_s: float
     move_s: float
     bytes_received: int
@@ -69,7 +83,8 @@ def install(
     start = clock()
     page.place(epoch=plan.epoch, iteration=state.committed, state=PageState.REBUILDING)
     nodes = node_of(command.placement)
-    guards = guardians(plan, nodes) if saver.takes_copies else {}
+    target = layout(plan, context.model)
+    guards = needed(guardians(plan, nodes), target) if saver.takes_copies else {}
     built = context.communicator.build(
         plan.epoch, groups(plan, context.model, guards), rank, command.store_address, command.reconfiguration_id
     )
@@ -79,12 +94,12 @@ def install(
     on_joined()
     rebuilt = clock()
     page.place(epoch=plan.epoch, iteration=state.committed, state=PageState.MOVING)
-    target = layout(plan, context.model)
     moved = _bring_state(context, state, saver, world, headers, target, nodes)
     _ready(world, state, moved, plan.epoch)
     saver.enter(target, guards, built)
     done = clock()
     interpreter = _interpreter(context, saver, plan, target, built, moved.held)
+    buckets = tuple(b for b in gradient_buckets(plan, context.model) if rank in b.owners)
     return ActiveEpoch(
         command=command,
         plan=plan,
@@ -92,7 +107,8 @@ def install(
         held=moved.held,
         interpreter=interpreter,
         ops=program(plan).ops[rank],
-        buckets=tuple(b for b in gradient_buckets(plan, context.model) if rank in b.owners),
+        buckets=buckets,
+        fingerprints=Fingerprints.of(moved.held, buckets),
         rebuild_s=rebuilt - start,
         move_s=done - rebuilt,
         bytes_received=moved.bytes_received,
@@ -182,4 +198,4 @@ def _interpreter(
         saver.poll()
 
     virtual = VirtualClock.of(context.spec.clock, context.device, context.model, plan, context.rank, pause)
-    return Interpreter(model, pipeline, leaves, context.waits, operation, context.clock, later, virtual)
+    return Interpreter(model, pipeline, leaves, context.waits, operation, context.clock, later, virtual, context.delay)

@@ -15,7 +15,7 @@ from resihp_trainer.comm.port import WaitSeconds
 from resihp_trainer.device import VirtualClock
 from resihp_trainer.model import MicroBatch, Product, Stage, WeightGradients, accumulate
 from resihp_trainer.pipeline import Pipeline
-from resihp_trainer.processor import delay_s
+from resihp_trainer.processor import ProcessorDelay
 
 Unit = tuple[int, int]
 """(replica, micro-batch) of this rank's stage; of another replica if it is migrated."""
@@ -131,6 +131,8 @@ class Interpreter:
     weight_gradients: WeightGradients | None = None
     """With split backward: where the stage's linear layers leave their weight halves."""
     virtual: VirtualClock | None = None
+    delay: Callable[[], float] = field(default_factory=ProcessorDelay)
+    """How long this thread has waited for a processor."""
 
     def run(
         self, ops: Sequence[Op], micro_batches: Mapping[Unit, MicroBatch], before_forward: Callable[[], None]
@@ -199,7 +201,7 @@ class Interpreter:
         """Note the segment; on a virtual clock wait until it has taken its time."""
         self.waits.update()
         start, busy = self.clock(), time.thread_time()
-        delay = delay_s() if self.virtual is None else 0.0
+        delay = self.delay() if self.virtual is None else 0.0
         yield
         busy = time.thread_time() - busy
         seconds = max(0.0, self.clock() - start - self.waits.update())
@@ -207,5 +209,5 @@ class Interpreter:
             work_done = MicroBatchWork(batch.num_tokens, batch.sum_sq_len)
             seconds = self.virtual.pad(work_done, kind, seconds, busy)
         else:  # some of the delay may be inside the waits, hence the floor
-            seconds = min(seconds, max(busy, seconds - (delay_s() - delay)))
+            seconds = min(seconds, max(busy, seconds - (self.delay() - delay)))
         work.segments.append(Segment(kind, unit, batch.num_tokens, batch.sum_sq_len, seconds))

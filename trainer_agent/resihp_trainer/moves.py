@@ -6,7 +6,6 @@ and of exp_avg_sq. Errors: what `Pending.wait` raises.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,9 +16,8 @@ from torch import Tensor
 from resihp_plan import Interval, Layout, Move, Transfers
 from resihp_plan.layout import slice_elements
 from resihp_trainer.comm.port import Group
+from resihp_trainer.digests import DIGEST_BYTES, digest_of
 from resihp_trainer.shards import STATE_TENSORS, ShardSet
-
-DIGEST_BYTES = 16
 
 
 class Source(Protocol):
@@ -53,59 +51,72 @@ def move_state(
 
     `old`: what it holds of the base layout, untouched; None for a newcomer.
     """
-    new = ShardSet.empty(target, rank, dtype)
+    new = _begin(old, target, moves, rank, dtype)
+    outgoing, incoming = _by_peer(world, moves.outgoing(rank)), _by_peer(world, moves.incoming(rank), sources=True)
+    sent = [_packet_bytes(target, outgoing[peer], dtype) for peer in world.ranks]
+    received = [_packet_bytes(target, incoming[peer], dtype) for peer in world.ranks]
+    output, input_ = (torch.empty(sum(sizes), dtype=torch.uint8) for sizes in (received, sent))
+    for peer, packet in zip(world.ranks, torch.split(input_, sent), strict=True):
+        _pack(old, outgoing[peer], packet, dtype, tick)
+    world.all_to_all(output, input_, received, sent).wait()
+    arrived = zip(world.ranks, torch.split(output, received), strict=True)
+    verified = [_unpack(new, incoming[peer], packet, dtype, tick) for peer, packet in arrived]
+    return Moved(new, sum(received), all(verified))
+
+
+def _begin(old: Source | None, target: Layout, moves: Transfers, rank: int, dtype: torch.dtype) -> ShardSet:
+    """Shards of `target` with what this rank keeps. A live shard that stays as it is, is not copied but shared with the
+    old layout: no commit changes the shards of two layouts, and one of the two is dropped with the next."""
+    held = old if isinstance(old, ShardSet) else None
+    wanted = target.shards(rank)
+    same = {n: s for n, s in held.shards.items() if held.layout.shards(rank)[n] == wanted.get(n)} if held else {}
+    new = ShardSet.empty(target, rank, dtype, same)
     for kept in moves.kept:
-        if kept.rank == rank and old is not None:
+        if kept.rank == rank and old is not None and kept.tensor not in same:
             where = kept.tensor, kept.start, kept.stop
             for source, destination in zip(old.slices(*where), new.slices(*where), strict=True):
                 destination.copy_(source)
-    outgoing = {peer: [m for m in moves.outgoing(rank) if m.destination == peer] for peer in world.ranks}
-    incoming = {peer: [m for m in moves.incoming(rank) if m.source == peer] for peer in world.ranks}
-    packets = [_pack(old, outgoing[peer], tick) for peer in world.ranks]
-    sizes = [_packet_bytes(target, incoming[peer], dtype) for peer in world.ranks]
-    output = torch.empty(sum(sizes), dtype=torch.uint8)
-    world.all_to_all(output, torch.cat(packets), sizes, [len(p) for p in packets]).wait()
-    arrived = zip(world.ranks, torch.split(output, sizes), strict=True)
-    verified = [_unpack(new, incoming[peer], packet, tick) for peer, packet in arrived]
-    return Moved(new, sum(sizes), all(verified))
+    return new
 
 
-def digest_of(raw: Tensor) -> Tensor:
-    """BLAKE2b digest of a uint8 tensor's bytes, as a uint8 tensor."""
-    digest = hashlib.blake2b(raw.numpy().data, digest_size=DIGEST_BYTES).digest()
-    return torch.frombuffer(bytearray(digest), dtype=torch.uint8)
-
-
-def _pack(old: Source | None, moves: Iterable[Move], tick: Callable[[], None]) -> Tensor:
-    parts: list[Tensor] = []
+def _by_peer(world: Group, moves: Iterable[Move], *, sources: bool = False) -> dict[int, list[Move]]:
+    """In their order; of all destinations, or of all sources."""
+    found: dict[int, list[Move]] = {peer: [] for peer in world.ranks}
     for m in moves:
-        tick()
-        assert old is not None  # sources are holders of the base layout
-        for view in old.slices(m.tensor, m.start, m.stop):
-            parts.append(view.contiguous().view(-1).view(torch.uint8))
-    if not parts:
-        return torch.empty(0, dtype=torch.uint8)
-    payload = torch.cat(parts)
-    return torch.cat((digest_of(payload), payload))
+        found[m.source if sources else m.destination].append(m)
+    return found
 
 
 def _packet_bytes(target: Layout, moves: Iterable[Move], dtype: torch.dtype) -> int:
+    """So that every packet, and every slice in it, is aligned for `dtype`."""
     elements = sum(slice_elements(target.tensors[m.tensor], Interval(m.start, m.stop)) for m in moves)
     return DIGEST_BYTES + elements * STATE_TENSORS * dtype.itemsize if elements else 0
 
 
-def _unpack(new: ShardSet, moves: Iterable[Move], packet: Tensor, tick: Callable[[], None]) -> bool:
+def _pack(
+    old: Source | None, moves: Iterable[Move], packet: Tensor, dtype: torch.dtype, tick: Callable[[], None]
+) -> None:
+    if not len(packet):
+        return
+    assert old is not None  # sources are holders of the base layout
+    offset, elements = 0, packet[DIGEST_BYTES:].view(dtype)
+    for m in moves:
+        tick()
+        for view in old.slices(m.tensor, m.start, m.stop):
+            elements[offset : offset + view.numel()].view(view.shape).copy_(view)
+            offset += view.numel()
+    packet[:DIGEST_BYTES] = digest_of(packet[DIGEST_BYTES:])
+
+
+def _unpack(new: ShardSet, moves: Iterable[Move], packet: Tensor, dtype: torch.dtype, tick: Callable[[], None]) -> bool:
     if not len(packet):
         return True
-    payload = packet[DIGEST_BYTES:]
-    if not torch.equal(digest_of(payload), packet[:DIGEST_BYTES]):
+    if not torch.equal(digest_of(packet[DIGEST_BYTES:]), packet[:DIGEST_BYTES]):
         return False
-    offset = 0
+    offset, elements = 0, packet[DIGEST_BYTES:].view(dtype)
     for m in moves:
         tick()
         for view in new.slices(m.tensor, m.start, m.stop):
-            size = view.numel() * view.element_size()
-            # A clone is aligned for any dtype; the packet's slices are not.
-            view.copy_(payload[offset : offset + size].clone().view(view.dtype).view(view.shape))
-            offset += size
+            view.copy_(elements[offset : offset + view.numel()].view(view.shape))
+            offset += view.numel()
     return True

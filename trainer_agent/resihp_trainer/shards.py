@@ -40,10 +40,15 @@ class ShardSet:
     shards: Mapping[str, Shard]
 
     @classmethod
-    def empty(cls, layout: Layout, rank: int, dtype: torch.dtype) -> ShardSet:
-        """Shards of the right shapes with undefined contents, to be filled by a move."""
+    def empty(
+        cls, layout: Layout, rank: int, dtype: torch.dtype, given: Mapping[str, Shard] = MappingProxyType({})
+    ) -> ShardSet:
+        """Those that are `given`, and others of the right shapes with undefined contents, to be filled by a move."""
         shards = {}
         for name in layout.shards(rank):
+            if name in given:
+                shards[name] = given[name]
+                continue
             shape = layout.shape(rank, name)
             shards[name] = Shard(*(torch.empty(shape, dtype=dtype) for _ in range(STATE_TENSORS)))
         return cls(layout, rank, MappingProxyType(shards))

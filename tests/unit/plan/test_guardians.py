@@ -8,7 +8,7 @@ from collections.abc import Collection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resihp_plan import GroupKind, ModelSpec, ParallelPlan, ReplicaPlan, groups, guardians, layout, transfers
+from resihp_plan import GroupKind, ModelSpec, ParallelPlan, ReplicaPlan, groups, guardians, layout, needed, transfers
 from support.plans import DEMO_MODEL, demo_plan, models, plans, stage
 
 NODES = {rank: f"n{rank // 4}" for rank in range(8)}
@@ -87,3 +87,23 @@ def test_one_group_for_each_pair() -> None:
     copies = [g for g in groups(demo_plan(), DEMO_MODEL, guards) if g.kind is GroupKind.COPY]
     assert {g.ranks for g in copies} == {tuple(sorted(pair)) for pair in guards.items()}
     assert not [g for g in groups(demo_plan(), DEMO_MODEL) if g.kind is GroupKind.COPY]
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_copies_that_are_not_needed_are_missed_after_no_loss(data: st.DataObject) -> None:
+    model = data.draw(models())
+    plan = data.draw(plans(model))
+    guards = dict(guardians(plan))
+    dead = data.draw(st.sets(st.sampled_from(plan.world)))
+    some = dict(needed(guards, layout(plan, model)))
+    assert some.items() <= guards.items()
+    assert missing_without(plan, model, some, dead) == missing_without(plan, model, guards, dead)
+
+
+def test_replicas_of_one_device_are_each_others_copies() -> None:
+    plan = ParallelPlan(1, tuple(ReplicaPlan((stage(0, 4, (rank,)),), 1) for rank in range(3)))
+    assert len(guardians(plan)) == 3
+    assert not needed(guardians(plan), layout(plan, DEMO_MODEL))
+    staged = demo_plan()
+    assert dict(needed(guardians(staged), layout(staged, DEMO_MODEL))) == dict(guardians(staged))

@@ -48,6 +48,23 @@ def test_state_arrives_complete(old: ParallelPlan, new: ParallelPlan) -> None:
         assert (moved.bytes_received > 0) == bool(incoming)
 
 
+def test_what_stays_is_shared_and_what_is_cut_anew_is_not() -> None:
+    before, after = layout(PLANS[0], SPEC), layout(PLANS[1], SPEC)
+    moves = transfers(before, after, alive=PLANS[0].world)
+    old = {rank: values(before, rank) for rank in PLANS[0].world}
+    found = run_ranks(
+        [WORLD], lambda rank, g: move_state(old[rank], after, moves, g["world"], rank, torch.float64, lambda: None)
+    )
+    shared = 0
+    for rank, moved in found.items():
+        for name, shard in moved.held.shards.items():
+            stays = before.shards(rank).get(name) == after.shards(rank)[name]
+            assert (name in old[rank].shards and shard is old[rank].shards[name]) == stays
+            shared += stays
+        assert_known(old[rank])
+    assert shared
+
+
 class CorruptingGroup:
     """Flips one bit of what arrives."""
 

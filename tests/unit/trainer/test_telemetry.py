@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from resihp_plan import ParallelPlan, gradient_buckets, layout
+from resihp_trainer.digests import Fingerprints
 from resihp_trainer.shards import ShardSet
-from resihp_trainer.telemetry import fingerprints
 from support.trainer_cases import SPEC, replica, stage
 
 PLAN = ParallelPlan(
@@ -21,8 +21,10 @@ def test_replicas_with_unequal_layouts_have_equal_fingerprints() -> None:
         for rank in PLAN.world
     }
 
+    taken = {rank: Fingerprints.of(held[rank], [b for b in buckets if rank in b.owners]) for rank in PLAN.world}
+
     def of(rank: int) -> dict[str, str]:
-        return fingerprints(held[rank], [b for b in buckets if rank in b.owners])
+        return taken[rank].take()
 
     seen: dict[str, set[str]] = {}
     for rank in PLAN.world:
