@@ -400,6 +400,10 @@ class ModeChanged(_Event):
     """No change that can wait is made for `hold_s`, or (None) until the hold is lifted."""
     hold_s: Seconds | None = None
     breaker_tripped: bool = False
+    evicted: tuple[RankField, ...] = ()
+    """Devices that are not to be used."""
+    thresholds: dict[str, Finite] = Field(default_factory=dict)
+    """Those that differ from their defaults."""
     reason: Text = ""
 
 

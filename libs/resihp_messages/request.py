@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from resihp_messages.envelope import Body, Kind
-from resihp_messages.ids import JsonObject, RankField, Seconds, Text, Token
+from resihp_messages.ids import Finite, JsonObject, RankField, Seconds, Text, Token
 from resihp_messages.job import JobSpec
+from resihp_messages.thresholds import ThresholdName, check
 
 
 class _Request(Body):
@@ -43,6 +44,7 @@ class RequestFault(_Request):
     """Only `slow` (virtual clock): the device's speed from then on, relative to its healthy one."""
     for_s: Seconds = 0.0
     """Only `slow`: for how long; 0 means for good."""
+    reason: Text = "operator"
 
 
 class RequestValidation(_Request):
@@ -51,6 +53,7 @@ class RequestValidation(_Request):
     schema_name: ClassVar[str] = "RequestValidation.v1"
 
     ranks: tuple[RankField, ...] = ()
+    reason: Text = "operator"
 
 
 class RequestRestart(_Request):
@@ -59,6 +62,7 @@ class RequestRestart(_Request):
     schema_name: ClassVar[str] = "RequestRestart.v1"
 
     rank: RankField
+    reason: Text = "operator"
 
 
 class RequestStop(_Request):
@@ -98,6 +102,52 @@ class RequestHold(_Request):
     for_s: Seconds | None = None
     """None: until lifted; 0: lift."""
     reason: Text = "operator"
+
+
+Ranks = Annotated[tuple[RankField, ...], Field(min_length=1, max_length=4096)]
+
+
+class RequestEvict(_Request):
+    """Take these devices out of the plan, in every mode, and use them again only once they are readmitted (or if the
+    job cannot go on without them). Their processes stay and stand by."""
+
+    schema_name: ClassVar[str] = "RequestEvict.v1"
+
+    ranks: Ranks
+    reason: Text = "operator"
+
+
+class RequestReadmit(_Request):
+    """End an eviction: a plan with these devices is weighed as for devices that came back."""
+
+    schema_name: ClassVar[str] = "RequestReadmit.v1"
+
+    ranks: Ranks
+    reason: Text = "operator"
+
+
+class RequestUndo(_Request):
+    """Go back to the layout before the last change that altered it. Undone once more, it is that change again."""
+
+    schema_name: ClassVar[str] = "RequestUndo.v1"
+
+    reason: Text = "operator"
+
+
+class RequestThreshold(_Request):
+    """Change a number of the rules by which this job's changes are decided; what was weighed is weighed anew."""
+
+    schema_name: ClassVar[str] = "RequestThreshold.v1"
+
+    name: ThresholdName
+    value: Finite | None = None
+    """None: the default."""
+    reason: Text = "operator"
+
+    @model_validator(mode="after")
+    def _within_limits(self) -> Self:
+        check(self.name, self.value)
+        return self
 
 
 class Probe(_Request):

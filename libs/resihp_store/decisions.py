@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -50,6 +50,10 @@ class ControlRecord:
     """Why automatic changes stopped; empty: they did not."""
     calibration: Json | None = None
     """Constants of the cost model measured on the job's healthy iterations."""
+    evicted: frozenset[int] = frozenset()
+    """Ranks that are not to be used until they are readmitted."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """Those that an operator changed, by name."""
 
     def holds(self, now: datetime) -> bool:
         """Whether changes that can wait are on hold."""
@@ -121,11 +125,18 @@ async def control(connection: AsyncConnection, job: str) -> ControlRecord:
     row = (await connection.execute(select(t.controls).where(t.controls.c.job == job))).one_or_none()
     if row is None:
         return ControlRecord(job)
-    return ControlRecord(**{**row._mapping, "mode": DecisionMode(row.mode)})
+    return ControlRecord(
+        **{
+            **row._mapping,
+            "mode": DecisionMode(row.mode),
+            "evicted": frozenset(row.evicted or ()),
+            "thresholds": dict(row.thresholds or {}),
+        }
+    )
 
 
 async def put_control(work: UnitOfWork, control: ControlRecord) -> None:
-    values = asdict(control) | {"mode": str(control.mode)}
+    values = asdict(control) | {"mode": str(control.mode), "evicted": sorted(control.evicted)}
     statement = work.upsert(t.controls).values(**values)
     await work.connection.execute(statement.on_conflict_do_update(index_elements=["job"], set_=values))
 

@@ -217,6 +217,8 @@ controls = Table(
     Column("held_until", UtcDateTime),  # None while held: until it is lifted
     Column("breaker", Text, nullable=False),  # why it tripped; empty: it did not
     Column("calibration", _Json),
+    Column("evicted", _Json),  # ranks that are not to be used
+    Column("thresholds", _Json),  # name -> value of those that differ from their defaults
 )
 
 acks = Table(

@@ -13,7 +13,7 @@ from resihp_scheduler.aim import open_slow
 from resihp_scheduler.changes import Cause
 from resihp_scheduler.planning import Choice
 from resihp_scheduler.question import Question
-from resihp_scheduler.rules.breaker import Breaker, trips
+from resihp_scheduler.rules.breaker import trips
 from resihp_scheduler.rules.ski_rental import Advice, Offer, weigh
 from resihp_scheduler.situation import ranks_text
 from resihp_scheduler.term import Term
@@ -82,6 +82,7 @@ class Answered:
             horizon_s=self.question.horizon_s,
             age_s=pricing.age_s(self.seen.incidents, self.seen.now),
             left_s=self.seen.left_s,
+            min_gain=self.seen.limits.min_gain,
         )
 
     async def _may_act(self) -> bool:
@@ -89,7 +90,7 @@ class Answered:
             return self.seen.may_act
         acted = [d.created_at.timestamp() for d in self.seen.made if d.action == "act"]
         slow, alive = open_slow(self.seen.incidents), self.seen.situation.alive
-        reason = trips(acted, len(alive & set(slow)), len(alive), self.seen.now.timestamp(), Breaker())
+        reason = trips(acted, len(alive & set(slow)), len(alive), self.seen.now.timestamp(), self.seen.limits.breaker)
         if not reason:
             return True
         await decisions.put_control(self.work, replace(self.seen.control, breaker=reason))
@@ -125,6 +126,9 @@ class Answered:
         better = [r for r in before if r in self.seen.alive and r not in speeds]
         if better:
             parts.append(f"{ranks_text(better)} recovered")
+        weighed = frozenset(self.seen.last.question["alive"]) if self.seen.last else self.seen.alive
+        if readmitted := self.seen.alive - weighed - self.question.newcomers:
+            parts.append(f"{ranks_text(readmitted)} readmitted")
         return "; ".join(parts) or "other devices than before"
 
     async def _record(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from resihp_messages import command, event, new_id
@@ -13,7 +13,7 @@ from resihp_scheduler.phases import Outcome
 from resihp_scheduler.planning import Choice
 from resihp_scheduler.situation import Situation
 from resihp_scheduler.term import Term
-from resihp_store import PlanRecord, ReconfigurationRecord, ReconfigurationStatus, UnitOfWork
+from resihp_store import PlanRecord, ReconfigurationRecord, ReconfigurationStatus, UnitOfWork, decisions
 
 Mode = Literal["initial", "recovery", "planned"]
 
@@ -36,7 +36,7 @@ class Cause:
 async def issue(term: Term, work: UnitOfWork, situation: Situation, choice: Choice, cause: Cause) -> str:
     """Write plan and reconfiguration, send the commands. A change under way is superseded. Returns the new id."""
     identifier = new_id()
-    plan, old = choice.plan, situation.in_force
+    plan, old = await _standing_by(work, situation, choice.plan), situation.in_force
     if situation.open is not None:
         await supersede(term, work, situation.open, by=identifier, reason=cause.reason)
     predicted = choice.predicted_tokens_per_s
@@ -83,6 +83,13 @@ async def issue(term: Term, work: UnitOfWork, situation: Situation, choice: Choi
         )
         await publish(term, work, planned, job=situation.name, epoch=plan.epoch, correlation_id=cause.correlation_id)
     return identifier
+
+
+async def _standing_by(work: UnitOfWork, situation: Situation, plan: ParallelPlan) -> ParallelPlan:
+    """Evicted devices keep their process in the job's world: they take part in votes, and hold and compute nothing."""
+    evicted = (await decisions.control(work.connection, situation.name)).evicted
+    spare = evicted & situation.alive & situation.planned - set(plan.world)
+    return replace(plan, standby=tuple(sorted({*plan.standby, *spare}))) if spare else plan
 
 
 async def _send_plan(

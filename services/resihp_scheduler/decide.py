@@ -29,7 +29,8 @@ async def think(term: Term, job: str) -> float | None:
             seen = await view(term, connection, job)
         if seen is None:
             return None
-        term.scores.watch(job, {r: seen.situation.of_rank[r].p for r in open_slow(seen.incidents)})
+        planned = {r: seen.situation.of_rank[r].p for r in open_slow(seen.incidents)}
+        term.scores.watch(job, planned, seen.limits.hysteresis)
         if (again_s := _not_now(seen)) is not _NOW:
             return again_s
         question = pricing.question_of(

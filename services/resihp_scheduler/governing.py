@@ -6,10 +6,19 @@ from dataclasses import replace
 from datetime import timedelta
 
 from resihp_messages import event
-from resihp_messages.request import Reply, RequestHold, RequestMode, RequestRuling
+from resihp_messages.request import (
+    Reply,
+    RequestHold,
+    RequestMode,
+    RequestReadmit,
+    RequestRuling,
+    RequestThreshold,
+)
 from resihp_scheduler import changes
 from resihp_scheduler.asked import Asked, refused
-from resihp_store import ControlRecord, DecisionMode, DecisionOutcome, DecisionRecord, decisions
+from resihp_scheduler.situation import Situation, ranks_text
+from resihp_scheduler.term import Term
+from resihp_store import ControlRecord, DecisionMode, DecisionOutcome, DecisionRecord, UnitOfWork, decisions
 
 
 async def set_mode(asked: Asked) -> Reply:
@@ -27,24 +36,55 @@ async def set_hold(asked: Asked) -> Reply:
     assert isinstance(body, RequestHold)
     control = await decisions.control(asked.work.connection, asked.situation.name)
     until = asked.work.now + timedelta(seconds=body.for_s) if body.for_s else None
-    await _put(asked, replace(control, is_held=body.for_s != 0.0, held_until=until), body.reason, hold_s=body.for_s)
+    await _put(asked, replace(control, is_held=body.for_s != 0.0, held_until=until), body.reason)
     return Reply(accepted=True)
 
 
-async def _put(asked: Asked, control: ControlRecord, reason: str, *, hold_s: float | None = None) -> None:
-    await decisions.put_control(asked.work, control)
-    left_s = hold_s
-    if left_s is None and control.held_until is not None:
-        left_s = max(0.0, (control.held_until - asked.work.now).total_seconds())
-    held = control.holds(asked.work.now)
+async def readmit(asked: Asked) -> Reply:
+    """Evicted devices may be used again; a plan with them is weighed under the usual rules."""
+    body = asked.envelope.body
+    assert isinstance(body, RequestReadmit)
+    control = await decisions.control(asked.work.connection, asked.situation.name)
+    if others := set(body.ranks) - control.evicted:
+        known = f"evicted: {ranks_text(control.evicted) if control.evicted else 'none'}"
+        return refused(f"not evicted: {ranks_text(others)}; {known}")
+    await _put(asked, replace(control, evicted=control.evicted - set(body.ranks)), body.reason)
+    return Reply(accepted=True)
+
+
+async def set_threshold(asked: Asked) -> Reply:
+    """Change one number of the rules, or go back to its default."""
+    body = asked.envelope.body
+    assert isinstance(body, RequestThreshold)
+    control = await decisions.control(asked.work.connection, asked.situation.name)
+    changed = {name: value for name, value in control.thresholds.items() if name != body.name}
+    if body.value is not None:
+        changed[body.name] = body.value
+    await _put(asked, replace(control, thresholds=changed), body.reason)
+    return Reply(accepted=True)
+
+
+async def _put(asked: Asked, control: ControlRecord, reason: str) -> None:
+    await put(asked.term, asked.work, asked.situation, control, reason, asked.envelope.message_id)
+
+
+async def put(
+    term: Term, work: UnitOfWork, situation: Situation, control: ControlRecord, reason: str, correlation_id: str
+) -> None:
+    """Write how the job is governed, and say so."""
+    await decisions.put_control(work, control)
+    held, until = control.holds(work.now), control.held_until
     body = event.ModeChanged(
         mode=control.mode.value,
         held=held,
-        hold_s=left_s if held else None,
+        hold_s=max(0.0, (until - work.now).total_seconds()) if held and until is not None else None,
         breaker_tripped=bool(control.breaker),
-        reason=reason,
+        evicted=tuple(sorted(control.evicted)),
+        thresholds=dict(control.thresholds),
+        reason=reason[:4096],
     )
-    await _publish(asked, body)
+    epoch = situation.newest_epoch
+    await changes.publish(term, work, body, job=situation.name, epoch=epoch, correlation_id=correlation_id)
 
 
 async def rule(asked: Asked) -> Reply:
@@ -59,7 +99,10 @@ async def rule(asked: Asked) -> Reply:
     outcome = DecisionOutcome.APPROVED if is_yes else DecisionOutcome.VETOED
     await decisions.close_decision(asked.work, found.id, outcome, body.reason)
     told = event.DecisionClosed(decision_id=found.id, outcome="approved" if is_yes else "vetoed", reason=body.reason)
-    await _publish(asked, told)
+    epoch = asked.situation.newest_epoch
+    await changes.publish(
+        asked.term, asked.work, told, job=asked.situation.name, epoch=epoch, correlation_id=asked.envelope.message_id
+    )
     return Reply(accepted=True, decision_id=found.id)
 
 
@@ -75,15 +118,3 @@ async def _open(asked: Asked, decision_id: str | None) -> DecisionRecord | str:
         return found
     waiting = await decisions.decisions(connection, job, outcome=DecisionOutcome.OPEN, newest_first=True, limit=1)
     return waiting[0] if waiting else f"job {job!r} has no open decision"
-
-
-async def _publish(asked: Asked, body: event.ModeChanged | event.DecisionClosed) -> None:
-    situation = asked.situation
-    await changes.publish(
-        asked.term,
-        asked.work,
-        body,
-        job=situation.name,
-        epoch=situation.newest_epoch,
-        correlation_id=asked.envelope.message_id,
-    )

@@ -48,10 +48,6 @@ class Question:
         """Living ranks that the plan in force does not know."""
         return self.alive - set(self.plan.world)
 
-    @property
-    def key(self) -> str:
-        return key_of(self.alive, self.speeds)
-
     def to_dict(self) -> dict[str, Any]:
         return {
             "spec": self.spec.model_dump(mode="json"),
@@ -81,7 +77,9 @@ class Question:
         )
 
 
-def key_of(alive: Collection[int], speeds: Mapping[int, float]) -> str:
-    """Equal for the same devices at the same speeds, whatever plan runs: what was weighed is not weighed again."""
+def key_of(alive: Collection[int], speeds: Mapping[int, float], thresholds: Mapping[str, float] | None = None) -> str:
+    """Equal for the same devices at the same speeds under the same rules, whatever plan runs: what was weighed is not
+    weighed again. `thresholds`: those that differ from their defaults."""
     unlike = sorted((rank, round(p, 3)) for rank, p in speeds.items() if rank in alive and p != 1.0)
-    return hashlib.sha256(json.dumps([sorted(alive), unlike]).encode()).hexdigest()[:32]
+    rules = [dict(sorted(thresholds.items()))] if thresholds else []
+    return hashlib.sha256(json.dumps([sorted(alive), unlike, *rules]).encode()).hexdigest()[:32]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 from resihp_messages import new_id
 from resihp_scheduler import pricing
@@ -24,16 +25,21 @@ async def after_loss(term: Term, after: Situation) -> Choice | NoPlan:
         control = await decisions.control(connection, after.name)
         left_s = await pricing.left_s(connection, after)
     measured, speeds = pricing.calibration_of(control), after.speeds
-    planning, clock = JobPlanning(after.spec, measured), term.clock.monotonic
-    first = asyncio.create_task(
-        in_thread(lambda: planning.after_loss(after, after.alive, clock, speeds), term.settings.plan_deadline_s)
-    )
+    planning, usable = JobPlanning(after.spec, measured), after.alive - control.evicted
+
+    async def quick(alive: frozenset[int]) -> Choice | NoPlan:
+        work = partial(planning.after_loss, after, alive, term.clock.monotonic, speeds)
+        return await in_thread(work, term.settings.plan_deadline_s)
+
+    first = asyncio.create_task(quick(usable))
     full: Choice | NoPlan | None = None
     is_measured = measured is not None  # nominal constants are too rough for a larger change than is needed
     if after.in_force is not None and is_measured:
-        question = pricing.question_of(after, control, alive=after.alive, speeds=speeds, left_s=left_s)
+        question = pricing.question_of(after, control, alive=usable, speeds=speeds, left_s=left_s)
         full = await term.solver.ask(question, term.settings.loss_deadline_s, may_finish=True)
     fast = await first
+    if isinstance(fast, NoPlan) and usable != after.alive:  # the job cannot go on without what was evicted
+        return await quick(after.alive)
     if isinstance(fast, NoPlan):
         return fast
     if isinstance(full, Choice):
@@ -59,6 +65,8 @@ async def record(
     work: UnitOfWork, after: Situation, choice: Choice, incident: IncidentRecord, reconfiguration_id: str, plan_s: float
 ) -> None:
     """Keep the decision beside those that could wait: the same devices at the same speeds are not weighed again."""
+    control = await decisions.control(work.connection, after.name)
+    usable = after.alive - control.evicted
     row = DecisionRecord(
         id=new_id(),
         job=after.name,
@@ -67,10 +75,10 @@ async def record(
         trigger=f"{incident.kind.replace('_', ' ')}: {', '.join(map(str, incident.ranks))}",
         question={
             "speeds": {str(r): p for r, p in after.speeds.items()},
-            "alive": sorted(after.alive),
+            "alive": sorted(usable),
             "old_epoch": after.in_force.epoch if after.in_force is not None else 0,
         },
-        key="" if choice.is_quick else key_of(after.alive, after.speeds),
+        key="" if choice.is_quick else key_of(usable, after.speeds, control.thresholds),
         action="repair",
         outcome=DecisionOutcome.ACTED,
         reason=choice.reason,

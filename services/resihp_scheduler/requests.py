@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from resihp_bus import Responder
 from resihp_messages import AnyEnvelope, command
-from resihp_messages.request import Reply, RequestFault, RequestPlan, RequestRestart, RequestStop, SubmitJob
-from resihp_plan import InvalidPlan, InvalidProgram, ParallelPlan
-from resihp_scheduler import changes, endings, governing, pricing, returns
-from resihp_scheduler.asked import Answer, Asked, about_job, keep, known_reply, not_running, refused, wrap
-from resihp_scheduler.changes import Cause
-from resihp_scheduler.planning import Choice, JobPlanning, NoPlan, in_thread
-from resihp_scheduler.situation import Situation, load, ranks_text
+from resihp_messages.request import Reply, RequestFault, RequestRestart, RequestStop, SubmitJob
+from resihp_scheduler import endings, governing, operated, returns
+from resihp_scheduler.asked import Answer, Asked, about_job, keep, known_reply, refused, wrap
+from resihp_scheduler.situation import ranks_text
+from resihp_scheduler.steering import steer
 from resihp_scheduler.submission import submit
 from resihp_scheduler.term import Term
 from resihp_scheduler.validating import validate_devices
-from resihp_store import JobState, LeadershipLost, StoreUnavailable, decisions
+from resihp_store import JobState, LeadershipLost, StoreUnavailable
 
 
 async def submit_job(term: Term, envelope: AnyEnvelope) -> Reply:
@@ -25,43 +23,6 @@ async def submit_job(term: Term, envelope: AnyEnvelope) -> Reply:
             return known
         reason = await submit(term, work, envelope, body.spec)
         return refused(reason) if reason else await keep(term, work, envelope, Reply(accepted=True))
-
-
-async def request_plan(term: Term, envelope: AnyEnvelope) -> Reply:
-    """Switch a healthy job to the operator's plan, live. One change at a time."""
-    body = envelope.body
-    assert isinstance(body, RequestPlan)
-    received_s = term.clock.monotonic()
-    async with term.lock(envelope.job):
-        async with term.store.read() as connection:
-            situation = await load(connection, envelope.job)
-            control = await decisions.control(connection, envelope.job)
-        if situation is None or situation.job.state is not JobState.RUNNING:
-            return refused(not_running(envelope.job, situation))
-        if situation.spec.attached is not None:
-            return refused(f"job {envelope.job!r} was launched by somebody else: its layout is not ours to change")
-        planning = JobPlanning(situation.spec, pricing.calibration_of(control))
-        choice = await _choose(term, situation, planning, body)
-        async with term.transaction() as work:
-            if (known := await known_reply(work, envelope)) is not None:
-                return known
-            if isinstance(choice, NoPlan):
-                return Reply(accepted=False, reason=choice.reason[:4096], temporary=situation.open is not None)
-            plan_s = term.clock.monotonic() - received_s
-            cause = Cause("planned", body.reason, correlation_id=envelope.message_id, plan_s=plan_s)
-            identifier = await changes.issue(term, work, situation, choice, cause)
-            return await keep(term, work, envelope, Reply(accepted=True, reconfiguration_id=identifier))
-
-
-async def _choose(term: Term, situation: Situation, planning: JobPlanning, body: RequestPlan) -> Choice | NoPlan:
-    if situation.open is not None:
-        change = situation.open
-        return NoPlan(f"a {change.mode} change to epoch {change.new_epoch} is under way; try again after it")
-    try:
-        wanted = ParallelPlan.from_dict({"epoch": 0, **body.plan})
-        return await in_thread(lambda: planning.requested(situation, wanted), term.settings.plan_deadline_s)
-    except (InvalidPlan, InvalidProgram) as error:
-        return NoPlan(f"invalid plan: {error}")
 
 
 async def inflict_fault(asked: Asked) -> Reply:
@@ -108,7 +69,11 @@ async def stop_job(asked: Asked) -> Reply:
 
 VERBS: dict[str, Answer] = {
     "SubmitJob": submit_job,
-    "RequestPlan": request_plan,
+    "RequestPlan": steer(operated.choose_plan),
+    "RequestEvict": steer(operated.choose_eviction),
+    "RequestUndo": steer(operated.choose_undo),
+    "RequestReadmit": about_job(governing.readmit),
+    "RequestThreshold": about_job(governing.set_threshold, until_ended=True),
     "RequestFault": about_job(inflict_fault),
     "RequestRestart": about_job(restart_worker),
     "RequestValidation": about_job(validate_devices),

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from resihp_messages.report import HealthScores
-from resihp_scheduler.rules.speeds import Estimate, Track, differs
+from resihp_scheduler.rules.speeds import HYSTERESIS, Estimate, Track, differs
 
 
 class ScoreBook:
@@ -18,10 +18,11 @@ class ScoreBook:
     def __init__(self) -> None:
         self._tracks: defaultdict[str, dict[int, Track]] = defaultdict(dict)
         self._planned: dict[str, Mapping[int, float]] = {}
+        self._hysteresis: dict[str, float] = {}
 
-    def watch(self, job: str, planned: Mapping[int, float]) -> None:
+    def watch(self, job: str, planned: Mapping[int, float], hysteresis: float = HYSTERESIS) -> None:
         """Follow these ranks; `planned`: the speeds with which they are planned (1: not yet)."""
-        self._planned[job] = dict(planned)
+        self._planned[job], self._hysteresis[job] = dict(planned), hysteresis
         tracks = self._tracks[job]
         for rank in set(tracks) - set(planned):
             del tracks[rank]
@@ -40,7 +41,8 @@ class ScoreBook:
             track = tracks[rank]
             track.add(scores.p[index], (scores.p_low[index], scores.p_high[index]) if known else None)
             estimate = track.estimate()
-            matters |= estimate is not None and estimate.is_known and differs(planned[rank], estimate.p)
+            if estimate is not None and estimate.is_known:
+                matters |= differs(planned[rank], estimate.p, self._hysteresis[job])
         return matters
 
     def estimate(self, job: str, rank: int) -> Estimate | None:

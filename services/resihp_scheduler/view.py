@@ -9,6 +9,7 @@ from resihp_scheduler import pricing
 from resihp_scheduler.aim import SLOW, Aim, aim
 from resihp_scheduler.question import key_of
 from resihp_scheduler.refine import refine
+from resihp_scheduler.rules.limits import Limits
 from resihp_scheduler.situation import Situation, load
 from resihp_scheduler.term import Term
 from resihp_store import (
@@ -47,12 +48,17 @@ class View:
 
     @property
     def alive(self) -> frozenset[int]:
-        """Whom to plan with: newcomers on probation are not among them."""
-        return self.situation.alive - self.aim.held_back
+        """Whom to plan with: newcomers on probation and evicted devices are not among them."""
+        return self.situation.alive - self.aim.held_back - self.control.evicted
+
+    @property
+    def limits(self) -> Limits:
+        """The numbers by which this job's changes are decided."""
+        return Limits.of(self.control.thresholds)
 
     @property
     def key(self) -> str:
-        return key_of(self.alive, self.aim.speeds)
+        return key_of(self.alive, self.aim.speeds, self.control.thresholds)
 
     @property
     def last(self) -> DecisionRecord | None:
@@ -99,7 +105,8 @@ async def view(term: Term, work: queries.Connection, job: str) -> View | None:
     control = await decisions.control(work, job)
     made = await decisions.decisions(work, job, newest_first=True, limit=REMEMBERED)
     refined = refine(situation, incidents, made, pricing.calibration_of(control), term.meter)
-    aimed = aim(situation, incidents, term.scores, now, refined.speeds)
+    limits = Limits.of(control.thresholds)
+    aimed = aim(situation, incidents, term.scores, now, refined.speeds, limits)
     again = [s for s in (aimed.again_in_s, refined.again_in_s) if s is not None]
     return View(
         situation=situation,

@@ -230,6 +230,10 @@ BODIES: tuple[Body, ...] = (
     request.RequestMode(mode="advise", reason="operator"),
     request.RequestRuling(ruling="approve", decision_id="d1", reason="operator"),
     request.RequestHold(for_s=60.0, reason="evaluation"),
+    request.RequestEvict(ranks=(5,), reason="bad link"),
+    request.RequestReadmit(ranks=(5,), reason="cable replaced"),
+    request.RequestUndo(reason="slower than before"),
+    request.RequestThreshold(name="min_gain", value=0.05, reason="evaluation"),
     request.Probe(),
     request.Reply(accepted=True, reason="", reconfiguration_id="r1"),
 )

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from resihp_messages.thresholds import THRESHOLDS
+
 
 @dataclass(frozen=True)
 class Breaker:
     """Limits within a window of seconds."""
 
-    window_s: float = 120.0
-    most_changes: int = 6
+    window_s: float = THRESHOLDS["breaker_window_s"].default
+    most_changes: int = round(THRESHOLDS["breaker_changes"].default)
     """Automatic changes of plan."""
-    most_slow_share: float = 0.34
+    most_slow_share: float = THRESHOLDS["breaker_slow_share"].default
     """Of the devices slow at once (but at least `fewest_slow`): rather the workload, the network or the detector."""
     fewest_slow: int = 3
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from resihp_messages.thresholds import THRESHOLDS
+
 
 @dataclass(frozen=True)
 class Probation:
     """Times in seconds."""
 
-    base_s: float = 60.0
+    base_s: float = THRESHOLDS["probation_s"].default
     """After the first relapse."""
     longest_s: float = 3600.0
     memory_s: float = 86_400.0

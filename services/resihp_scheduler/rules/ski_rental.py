@@ -11,7 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-MIN_GAIN = 0.02
+from resihp_messages.thresholds import THRESHOLDS
+
+MIN_GAIN = THRESHOLDS["min_gain"].default
 """A plan that is predicted to be faster by less than this is not worth a change: predictions are no better."""
 
 

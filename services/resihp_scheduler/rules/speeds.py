@@ -10,12 +10,17 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
+from resihp_messages.thresholds import THRESHOLDS
+
 MAX_ERROR = 0.02
 """Relative standard error at which a speed counts as known."""
 PATIENCE = 6
 """Scores after which it is taken as it is: noise that does not average out is no reason to do nothing."""
-HYSTERESIS = 0.08
+HYSTERESIS = THRESHOLDS["hysteresis"].default
 """A known speed that differs by less from the planned one changes nothing."""
+SETTLED_S = THRESHOLDS["settled_s"].default
+"""On a real clock a slowness must have lasted this long: shorter ones (a crowded host) are over before a change has
+paid off. Virtual devices are slow only if somebody says so."""
 _Z95 = 1.96
 
 

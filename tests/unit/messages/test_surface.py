@@ -26,8 +26,8 @@ BY_KIND = {
     Kind.COMMAND: "ApplyPlan FenceWorker FinishJob InflictFault StartWorkers StopJob ValidateDevices WatchWorkers",
     Kind.ACK: """IterationResumed PlanApplied PlanPrepared PlanRejected ValidationResult WorkerFailed WorkerFinished
         WorkersStarted""",
-    Kind.REQUEST: """Probe RequestFault RequestHold RequestMode RequestPlan RequestRestart RequestRuling RequestStop
-        RequestValidation SubmitJob""",
+    Kind.REQUEST: """Probe RequestEvict RequestFault RequestHold RequestMode RequestPlan RequestReadmit RequestRestart
+        RequestRuling RequestStop RequestThreshold RequestUndo RequestValidation SubmitJob""",
     Kind.REPLY: "Reply",
 }
 

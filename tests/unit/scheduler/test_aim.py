@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from resihp_messages import JobSpec
-from resihp_scheduler.aim import SETTLED_S, SURE_AFTER_S, aim
+from resihp_scheduler.aim import SURE_AFTER_S, aim
 from resihp_scheduler.planning import JobPlanning
-from resihp_scheduler.rules.speeds import Estimate
+from resihp_scheduler.rules.speeds import SETTLED_S, Estimate
 from resihp_scheduler.situation import Situation
 from resihp_store import IncidentRecord, JobRecord, JobState, PlanRecord
 from support.store import NOON, device, incident, node, spec
