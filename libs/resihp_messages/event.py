@@ -146,6 +146,34 @@ class LinkBroken(_Event):
     iteration: Count
 
 
+class EvaluationFinished(_Event):
+    """The loss on held-out text after an iteration (`[evaluation]` of the job file). May be said twice of one
+    iteration, with the same loss, if a fault follows it at once."""
+
+    schema_name: ClassVar[str] = "EvaluationFinished.v1"
+
+    node: Token
+    rank: RankField
+    iteration: Count
+    loss: Finite | None
+    """Mean over its tokens; None when it is not finite."""
+    tokens: Count
+    seconds: Seconds
+
+
+class CheckpointFailed(_Event):
+    """A checkpoint could not be written (disk full, folder not writable). Training goes on, the older checkpoints stay,
+    the next one is tried in its turn. Said once per node and iteration."""
+
+    schema_name: ClassVar[str] = "CheckpointFailed.v1"
+
+    node: Token
+    rank: RankField
+    iteration: Count
+    path: Text
+    error: Text
+
+
 # --- concluded by the detector ------------------------------------------------------------------------------------
 
 

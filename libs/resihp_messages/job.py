@@ -205,6 +205,23 @@ class CheckpointConfig(_Strict):
         return self
 
 
+class EvaluationConfig(_Strict):
+    """The loss on text that is not trained on, now and then, through the same plan with forward passes only."""
+
+    every: Annotated[int, Field(ge=0)] = 0
+    """Every so many iterations, before the next one begins. 0 switches it off."""
+    path: str | None = None
+    """The held-out text, in the forms of `data.path`; the training text is not touched, whatever is in here."""
+    batches: Positive = 1
+    """Global batches of the training batch's size, always the same ones."""
+
+    @model_validator(mode="after")
+    def _has_text(self) -> EvaluationConfig:
+        if self.every and self.path is None:
+            raise ValueError("evaluation.every needs evaluation.path, a text that is not trained on")
+        return self
+
+
 class ScriptedFault(_Strict):
     """A fault that a worker inflicts on itself at an exact point: a real SIGKILL or SIGSTOP of its own process, or on
     the virtual clock a slower device."""
@@ -279,6 +296,7 @@ class JobSpec(_Strict):
     timeouts: TimeoutConfig = TimeoutConfig()
     snapshots: SnapshotConfig = SnapshotConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
     faults: tuple[ScriptedFault, ...] = ()
     rejoin: Literal["automatic", "manual"] = "automatic"
     """Whether lost ranks are started again on their own when their node (or a new one) offers slots."""

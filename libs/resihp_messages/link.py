@@ -200,13 +200,35 @@ class IterationCommitted(Wire):
     """In some iterations: bucket of equal owners -> 64-bit digest of its slices' parameters and moments, in hex. Equal
     on all owners of the bucket."""
     phases_s: dict[str, Seconds] = Field(default_factory=dict)
-    """Announced work besides training (`snapshot`, `checkpoint`) -> seconds of the training thread that it took."""
+    """Announced work besides training (`snapshot`, `checkpoint`, `evaluation`) -> seconds of the training thread that
+    it took. Evaluation comes before the iteration and is not in its `step_s`."""
     virtual_clock: bool = False
     """Compute seconds are those of a virtual device."""
     probe_s: Seconds = 0.0
     """In some iterations: seconds of the compute probe; 0: none."""
     link_wait_s: dict[str, Seconds] = Field(default_factory=dict)
     """Communication group -> seconds waited in it."""
+
+
+class Evaluated(Wire):
+    """The loss on held-out text after an iteration; sent by one rank of the plan."""
+
+    type: Literal["evaluated"] = "evaluated"
+    epoch: Count
+    iteration: Count
+    loss: Finite | None
+    """Mean over its tokens; None when it is not finite."""
+    tokens: Count
+    seconds: Seconds
+
+
+class CheckpointFailed(Wire):
+    """This rank could not write its part of a checkpoint (or, if it names them, finish one); training goes on."""
+
+    type: Literal["checkpoint_failed"] = "checkpoint_failed"
+    iteration: Count
+    path: Text
+    error: Text
 
 
 class Validated(Wire):
@@ -252,6 +274,8 @@ UpFrame = Annotated[
     | CommunicationFailed
     | PlanInstalled
     | IterationCommitted
+    | Evaluated
+    | CheckpointFailed
     | Validated
     | Finished
     | Failed,

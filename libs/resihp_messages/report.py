@@ -119,8 +119,8 @@ class IterationReport(Body):
     link_wait_s: tuple[dict[str, Seconds], ...] = ()
     """Per rank: communication group -> seconds waited in it."""
     phases_s: tuple[dict[str, Seconds], ...] = ()
-    """Per rank: announced work besides training (`snapshot`, `checkpoint`) -> seconds of the training thread that it
-    took in this iteration. An iteration with such work is not slow."""
+    """Per rank: announced work besides training (`snapshot`, `checkpoint`, `evaluation`) -> seconds of the training
+    thread that it took in this iteration, or before it (`evaluation`). An iteration with such work is not slow."""
     virtual_clock: bool = False
     """Compute seconds are those of virtual devices, not of the cores that did the work."""
     reconfiguration_id: Text = ""

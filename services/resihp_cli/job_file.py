@@ -47,6 +47,7 @@ def localised(spec: JobSpec) -> JobSpec:
         update={
             "data": data,
             "model": spec.model.model_copy(update={"hf": absolute(spec.model.hf)}),
+            "evaluation": spec.evaluation.model_copy(update={"path": absolute(spec.evaluation.path)}),
             "checkpoints": spec.checkpoints.model_copy(update={"path": absolute(spec.checkpoints.path)}),
         }
     )

@@ -13,7 +13,7 @@ SECONDARY = frozenset({"WorkerExited", "WorkerStalled", "LinkBroken"})
 ALARMS = frozenset(
     {
         *("WorkerLost", "WorkerFrozen", "NodeLost", "LinkLost", "JobHung", "StateDiverged"),
-        *("DeviceSlow", "LinkSlow", "JobSlow", "JobFailed", "ReconfigurationRejected"),
+        *("DeviceSlow", "LinkSlow", "JobSlow", "JobFailed", "ReconfigurationRejected", "CheckpointFailed"),
     }
 )
 GOOD = frozenset({"ReconfigurationApplied", "JobFinished", "DeviceRecovered", "LinkRecovered", "JobRecovered"})
@@ -159,6 +159,16 @@ def _answered(b: Mapping[str, Any], _: _Name) -> str:
     return f"{b['action']} of {b['actor']} {answer}"
 
 
+def _evaluated(b: Mapping[str, Any], _: _Name) -> str:
+    loss = f"{b['loss']:.4f}" if b["loss"] is not None else "not finite"
+    return f"held-out loss {loss} after iteration {b['iteration']} ({b['tokens']} tokens, {milliseconds(b['seconds'])})"
+
+
+def _not_written(b: Mapping[str, Any], name: _Name) -> str:
+    what = f"checkpoint of iteration {b['iteration']} not written: {name(b['rank'])} on {b['node']}: {b['error']}"
+    return f"{what}; training goes on, older checkpoints stay"
+
+
 _WRITERS: dict[str, Callable[[Mapping[str, Any], _Name], str]] = {
     "NodeJoined": lambda b, _: f"node {b['node']} joined with {b['num_slots']} slots",
     "NodeLeft": lambda b, _: f"node {b['node']} left in order",
@@ -197,6 +207,8 @@ _WRITERS: dict[str, Callable[[Mapping[str, Any], _Name], str]] = {
     "ReconfigurationApplied": _applied,
     "ReconfigurationRejected": lambda b, _: f"plan refused: {b['reason']}",
     "ReconfigurationSuperseded": lambda b, _: f"plan superseded: {b['reason']}",
+    "EvaluationFinished": _evaluated,
+    "CheckpointFailed": _not_written,
     "JobFinished": lambda b, _: f"job finished: {b['committed']} of {b['iterations']} iterations committed",
     "JobFailed": lambda b, _: f"job failed: {b['reason']}",
 }

@@ -101,6 +101,10 @@ BODIES: tuple[Body, ...] = (
         start=1,
         spec=JobSpec(attached=AttachedConfig()).model_dump(mode="json"),
     ),
+    event.EvaluationFinished(node="n0", rank=0, iteration=20, loss=3.25, tokens=1024, seconds=0.5),
+    event.CheckpointFailed(
+        node="n0", rank=1, iteration=20, path="/checkpoints/it00000020", error="No space left on device"
+    ),
     event.WorkerResumed(node="n0", rank=3, pid=103, silent_s=7.5),
     event.WorkersHung(
         node="n0",
@@ -296,6 +300,8 @@ UP: tuple[Wire, ...] = (
         redo_s=0.2,
     ),
     link.Validated(validation_id="v1", iteration=14, asked=(0, 2), compute_s=0.004, link_s={"0>2": 0.001}),
+    link.Evaluated(epoch=1, iteration=20, loss=3.25, tokens=1024, seconds=0.5),
+    link.CheckpointFailed(iteration=20, path="/checkpoints", error="No space left on device"),
     link.Finished(committed=40, samples_expected=1280, samples_once=1280, final_loss=2.5, peak_rss_bytes=1 << 28),
     link.Failed(error="loss is not finite"),
 )

@@ -42,13 +42,23 @@ def batch() -> Batch:
 @cache
 def dense(model: ModelSpec = SPEC, dtype: torch.dtype = torch.float64) -> Mapping[str, Tensor]:
     """Gradient sums of the whole batch on one device, in one micro-batch."""
+    whole, leaves = _dense_stage(model, dtype)
+    torch.autograd.backward(whole.forward(batch().micro_batch(range(len(batch().texts))), None))
+    return {name: p.grad for name, p in leaves.items() if p.grad is not None}
+
+
+def dense_loss(model: ModelSpec = SPEC, dtype: torch.dtype = torch.float64) -> float:
+    """Of the whole batch on one device, summed."""
+    whole, _ = _dense_stage(model, dtype)
+    return float(whole.forward(batch().micro_batch(range(len(batch().texts))), None).detach())
+
+
+def _dense_stage(model: ModelSpec, dtype: torch.dtype) -> tuple[Stage, Mapping[str, Tensor]]:
     alone = ParallelPlan(0, (replica(1, stage(0, model.num_layers, [0])),))
     held = ShardSet.initial(layout(alone, model), 0, seed=SEED, dtype=dtype, tick=lambda: None)
     leaves = {name: p.detach().requires_grad_() for name, p in held.parameters.items()}
     linear = linear_of(None, autocast=model.autocast)
-    whole = Stage(model, 0, model.num_layers, leaves, TensorParallel(), linear=linear, seed=SEED)
-    torch.autograd.backward(whole.forward(batch().micro_batch(range(len(batch().texts))), None))
-    return {name: p.grad for name, p in leaves.items() if p.grad is not None}
+    return Stage(model, 0, model.num_layers, leaves, TensorParallel(), linear=linear, seed=SEED), leaves
 
 
 def run_rank(
@@ -59,6 +69,21 @@ def run_rank(
     dtype: torch.dtype = torch.float64,
 ) -> tuple[Work, Gradients]:
     """What a worker does between the batch and the vote."""
+    interpreter, held = interpreter_of(plan, rank, built, model, dtype)
+    work = interpreter.run(program(plan).ops[rank], units_of(plan, rank, model), lambda: None)
+    sync = GradientSync(held, [b for b in gradient_buckets(plan, model) if rank in b.owners], built)
+    sync.launch(interpreter.gradients())
+    return work, sync.finish(1)
+
+
+def interpreter_of(
+    plan: ParallelPlan,
+    rank: int,
+    built: Mapping[str, ThreadGroup],
+    model: ModelSpec = SPEC,
+    dtype: torch.dtype = torch.float64,
+) -> tuple[Interpreter, ShardSet]:
+    """As a worker has it after it has installed the plan."""
     position = plan.position(rank)
     assert position is not None
     here = plan.replicas[position[0]].stages[position[1]]
@@ -71,11 +96,7 @@ def run_rank(
     own = Stage(model, *layers, leaves, TensorParallel(tp_group), held.vocab_start, linear, SEED)
     pipeline = Pipeline(plan, rank, built, tp_group, model.hidden, dtype)
     interpreter = Interpreter(own, pipeline, leaves, Waits(WaitSeconds), lambda: None, weight_gradients=later)
-    ops = program(plan).ops[rank]
-    work = interpreter.run(ops, units_of(plan, rank, model), lambda: None)
-    sync = GradientSync(held, [b for b in gradient_buckets(plan, model) if rank in b.owners], built)
-    sync.launch(interpreter.gradients())
-    return work, sync.finish(1)
+    return interpreter, held
 
 
 def units_of(plan: ParallelPlan, rank: int, model: ModelSpec) -> dict[tuple[int, int], MicroBatch]:

@@ -42,6 +42,10 @@ class FrameHandler:
                 self._committed(job, worker, frame)
             case link.Validated():
                 self._say(job, job.running_epoch, self._validated(worker, frame))
+            case link.Evaluated():
+                self._say(job, frame.epoch, self._evaluated(worker, frame))
+            case link.CheckpointFailed():
+                self._checkpoint_failed(job, worker, frame)
             case link.EpochAborted():
                 log.info("epoch_aborted", job=job.name, rank=worker.rank, epoch=frame.epoch, abort_s=frame.abort_s)
             case link.CommunicationFailed():
@@ -82,6 +86,27 @@ class FrameHandler:
             iteration=frame.iteration,
             virtual_clock=worker.spec.clock.virtual,
         )
+
+    def _evaluated(self, worker: Worker, frame: link.Evaluated) -> event.EvaluationFinished:
+        return event.EvaluationFinished(
+            node=self._node,
+            rank=worker.rank,
+            iteration=frame.iteration,
+            loss=frame.loss,
+            tokens=frame.tokens,
+            seconds=frame.seconds,
+        )
+
+    def _checkpoint_failed(self, job: LocalJob, worker: Worker, frame: link.CheckpointFailed) -> None:
+        """A full disk fails every rank that writes: one of them is enough to say so."""
+        log.warning("checkpoint_failed", job=job.name, rank=worker.rank, iteration=frame.iteration, error=frame.error)
+        if frame.iteration in job.failed_checkpoints:
+            return
+        job.failed_checkpoints.add(frame.iteration)
+        body = event.CheckpointFailed(
+            node=self._node, rank=worker.rank, iteration=frame.iteration, path=frame.path, error=frame.error
+        )
+        self._say(job, job.running_epoch, body)
 
     def _finished(self, job: LocalJob, worker: Worker, frame: link.Finished) -> None:
         worker.leave(Leaving.FINISHED, self._clock())

@@ -46,6 +46,8 @@ class LocalJob:
     """Notice of the first fault that no resumed epoch has repaired yet."""
     suspicions: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
     """By epoch: a broken link that waits for a death that explains it."""
+    failed_checkpoints: set[int] = field(default_factory=set)
+    """Iterations whose checkpoint a worker here could not write, as was said."""
     stopping: bool = False
 
     @property

@@ -86,8 +86,12 @@ def write_part(partial: Path, held: ShardSet) -> None:
         for part, tensor in zip(PARTS, shard.state, strict=True)
     }
     scratch = path.with_suffix(".writing")
-    save_file(tensors, scratch)
-    _sync(scratch)
+    try:
+        save_file(tensors, scratch)
+        _sync(scratch)
+    except BaseException:
+        scratch.unlink(missing_ok=True)  # a full disk has room for the next attempt
+        raise
     entry = {"bytes": scratch.stat().st_size, "blake2b": _checksum(scratch)}
     scratch.replace(path)
     _write_json(path.with_suffix(".json"), entry)

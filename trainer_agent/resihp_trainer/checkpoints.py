@@ -1,15 +1,17 @@
 """Checkpoints while training goes on: a thread writes a copy of the shards; a vote says when all files are there.
 
 Rounds as in `snapshots`: all ranks begin one after the same commit, and a round that an epoch change cuts short is
-given up. What a thread could not write ends the round on all ranks, and the reason is in its worker's log; training
-goes on, the next round tries again.
+given up. What a thread could not write ends the round on all ranks, and the reason is in its worker's log and goes to
+the agent; training goes on, the next round tries again. Older checkpoints are deleted by a newer complete one only.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
+from shutil import rmtree
 
 import torch
 
@@ -18,12 +20,18 @@ from resihp_trainer.checkpoint import complete, partial_of, write_part, writers_
 from resihp_trainer.join import Applied
 from resihp_trainer.shards import ShardSet
 
+Failed = Callable[[int, Path, str], None]
+"""(iteration, folder or file, reason) of a checkpoint that is not written; called in any thread."""
+
 
 class Checkpoints:
     """Those that one rank writes. `path` of the config must be set."""
 
-    def __init__(self, config: CheckpointConfig, *, seed: int, dtype: torch.dtype, writer: Executor) -> None:
+    def __init__(
+        self, config: CheckpointConfig, *, seed: int, dtype: torch.dtype, writer: Executor, failed: Failed
+    ) -> None:
         assert config.path is not None
+        self._failed = failed
         self.path = Path(config.path)
         self._config, self._seed, self._dtype, self._writer = config, seed, dtype, writer
         self._round: tuple[ShardSet, Applied, Future[None] | None] | None = None
@@ -70,7 +78,8 @@ class Checkpoints:
             return 0
         error = written.exception()
         if error is not None:
-            _note(f"checkpoint of iteration {self._round[1].iteration} is not written: {error}")
+            iteration, epoch = self._round[1].iteration, self._round[0].layout.plan.epoch
+            self._fail(iteration, partial_of(self.path, iteration, epoch), error)
             return world_size + 1
         return 1
 
@@ -80,7 +89,10 @@ class Checkpoints:
             return None
         held, applied, _ = self._round
         self._round = None
-        if votes > world_size or held.rank != writers_of(held.layout.plan)[0]:
+        if held.rank != writers_of(held.layout.plan)[0]:
+            return None
+        if votes > world_size:  # room for the next one; what others still write there goes with the next complete one
+            self._writer.submit(rmtree, partial_of(self.path, applied.iteration, held.layout.plan.epoch), True)
             return None
 
         def name() -> Path:
@@ -94,12 +106,12 @@ class Checkpoints:
                     keep=self._config.keep,
                 )
             except (OSError, ValueError) as error:
-                _note(f"checkpoint of iteration {applied.iteration} is not complete: {error}")
+                self._fail(applied.iteration, self.path, error)
                 raise
 
         self._naming = self._writer.submit(name)
         return self._naming
 
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    def _fail(self, iteration: int, path: Path, error: BaseException) -> None:
+        print(f"checkpoint of iteration {iteration} is not written: {error}", file=sys.stderr, flush=True)
+        self._failed(iteration, path, str(error))

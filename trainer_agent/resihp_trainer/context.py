@@ -31,6 +31,8 @@ class Context:
     model: ModelSpec
     dtype: torch.dtype
     corpus: Corpus
+    held_out: Corpus | None
+    """For evaluations; None: there are none."""
     page: ProgressPage
     communicator: Communicator
     watcher: Watcher

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import torch
 
@@ -17,6 +18,7 @@ from resihp_trainer.catalogue import StateGone
 from resihp_trainer.comm.port import CommunicationFailed, EpochAborted, EpochGroups
 from resihp_trainer.context import Context
 from resihp_trainer.desk import AllCommitted, Desk, PlanTimeout, Stopped
+from resihp_trainer.evaluation import evaluate
 from resihp_trainer.install import ActiveEpoch, install
 from resihp_trainer.iteration import IterationRefused, run_iteration
 from resihp_trainer.join import JoinRefused
@@ -27,6 +29,9 @@ from resihp_trainer.saving import Saver
 from resihp_trainer.state import TrainingState
 from resihp_trainer.telemetry import telemetry
 from resihp_trainer.validation import order_key, validate
+
+_TEXT = 1000
+"""Longest text of a frame."""
 
 
 class TrainingFailed(Exception):
@@ -39,7 +44,7 @@ class Engine:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._state = TrainingState(context.spec.optimizer)
-        self._saver = Saver(context.spec, context.rank, context.dtype, context.page.tick)
+        self._saver = Saver(context.spec, context.rank, context.dtype, context.page.tick, self._checkpoint_failed)
         self._desk = Desk(context, self._state)
         self._groups: list[EpochGroups] = []
         """Built and not retired, oldest first; two during a planned change."""
@@ -76,7 +81,7 @@ class Engine:
             epoch = self._leave()
             context.send(
                 link.CommunicationFailed(
-                    epoch=epoch, group=error.group, error=error.error[:1000], iteration=self._state.committed + 1
+                    epoch=epoch, group=error.group, error=error.error[:_TEXT], iteration=self._state.committed + 1
                 )
             )
         except JoinRefused as error:
@@ -130,6 +135,7 @@ class Engine:
         context, state = self._context, self._state
         self._desk.read_orders(active.plan.epoch)
         self._place(PageState.TRAINING if active.interpreter else PageState.STANDBY, iteration=state.committed + 1)
+        announced = evaluate(context, active, state.committed)
         start = context.clock()
         first = state.voted_epoch != active.plan.epoch
         order = self._desk.validation
@@ -156,7 +162,7 @@ class Engine:
                 samples_once=step.outcome.samples_once,
                 redo_s=end - active.installed_at if first else 0.0,
                 probe_s=probe_s,
-                phases_s=dict(step.phases_s),
+                phases_s={**step.phases_s, **announced},
                 **telemetry(context.spec, active, step),
             )
         )
@@ -170,6 +176,7 @@ class Engine:
     def _finish(self, active: ActiveEpoch) -> None:
         """Write the result, then meet: whoever passes the barrier knows that everybody is done."""
         self._place(PageState.FINISHING)
+        evaluate(self._context, active, self._state.committed)
         output = self._context.spec.output_path
         if output is not None:
             try:
@@ -218,6 +225,11 @@ class Engine:
     def _retire(self, keep: int) -> None:
         while len(self._groups) > keep:
             self._context.communicator.retire(self._groups.pop(0))
+
+    def _checkpoint_failed(self, iteration: int, path: Path, error: str) -> None:
+        self._context.send(
+            link.CheckpointFailed(iteration=iteration, path=str(path)[:_TEXT], error=error[:_TEXT] or "unknown")
+        )
 
     def _pause(self, seconds: float) -> None:
         self._context.page.tick()

@@ -21,6 +21,7 @@ Unit = tuple[int, int]
 """(replica, micro-batch) of this rank's stage; of another replica if it is migrated."""
 
 
+FORWARD_KINDS = (OpKind.FORWARD, OpKind.RECV_ACT, OpKind.SEND_ACT)
 BACKWARD_KINDS = (OpKind.BACKWARD, OpKind.BACKWARD_INPUT, OpKind.BACKWARD_WEIGHT)
 
 
@@ -150,6 +151,22 @@ class Interpreter:
                 self.operation()
         self.pipeline.finish()
         self.waits.update()
+        return work
+
+    def evaluate(self, ops: Sequence[Op], micro_batches: Mapping[Unit, MicroBatch]) -> Work:
+        """The forward half of the same program, without dropout and without a trace: parameters and gradients stay as
+        they are. What is left of a valid program is valid: both ends of an edge keep their order."""
+        work, under_way = Work(), _Open()
+        with torch.no_grad(), self.stage.without_dropout():
+            for op in ops:
+                unit = op.replica, op.micro_batch
+                if op.kind in FORWARD_KINDS and micro_batches[unit].num_tokens:
+                    self._execute(op, unit, micro_batches[unit], under_way, work)
+                    used = under_way.received if op.kind is OpKind.FORWARD else under_way.outputs
+                    if op.kind is not OpKind.RECV_ACT:
+                        used.pop(unit, None)
+                    self.operation()
+        self.pipeline.finish()
         return work
 
     def clear(self) -> None:

@@ -11,11 +11,15 @@ from resihp_trainer.context import Context
 from resihp_trainer.data import Batch, documents
 from resihp_trainer.gradients import Gradients, GradientSync
 from resihp_trainer.install import ActiveEpoch
-from resihp_trainer.interpreter import Work
+from resihp_trainer.interpreter import Unit, Work
 from resihp_trainer.join import Applied
+from resihp_trainer.model import MicroBatch
 from resihp_trainer.saving import Saver
 from resihp_trainer.state import Kept, TrainingState
 from resihp_trainer.vote import Ballot, Outcome, count
+
+Slices = tuple[tuple[tuple[int, ...], ...], ...]
+"""[replica][micro-batch] -> indices of documents."""
 
 
 class IterationRefused(Exception):
@@ -75,17 +79,8 @@ def _execute(context: Context, active: ActiveEpoch, batch: Batch) -> tuple[Work,
     if interpreter is None or position is None:
         context.faults.strike(FaultPoint.COMPUTE, batch.iteration)  # a standby rank dies here too
         return Work(), []
-    sliced = slice_batch(
-        batch.documents,
-        active.plan,
-        context.model,
-        tokens_per_micro_batch=context.spec.batch.tokens_per_micro_batch,
-    ).micro_batches
-    units = {
-        (op.replica, op.micro_batch): batch.micro_batch(sliced[op.replica][op.micro_batch])
-        for op in active.ops
-        if op.kind is OpKind.FORWARD
-    }
+    sliced = sliced_of(context, active, batch)
+    units = units_of(active, batch, sliced)
     # In the second forward if there is one: then some of the iteration's work is done and some is not.
     countdown = min(2, sum(m.num_tokens > 0 for m in units.values()))
 
@@ -100,6 +95,21 @@ def _execute(context: Context, active: ActiveEpoch, batch: Batch) -> tuple[Work,
     work = interpreter.run(active.ops, units, before_forward)
     answers = position[2] == 0
     return work, [i for a, m in work.finished for i in sliced[a][m]] if answers else []
+
+
+def sliced_of(context: Context, active: ActiveEpoch, batch: Batch) -> Slices:
+    """Which documents are in which micro-batch under the epoch's plan."""
+    tokens = context.spec.batch.tokens_per_micro_batch
+    return slice_batch(batch.documents, active.plan, context.model, tokens_per_micro_batch=tokens).micro_batches
+
+
+def units_of(active: ActiveEpoch, batch: Batch, sliced: Slices) -> dict[Unit, MicroBatch]:
+    """The units that this rank executes."""
+    return {
+        (op.replica, op.micro_batch): batch.micro_batch(sliced[op.replica][op.micro_batch])
+        for op in active.ops
+        if op.kind is OpKind.FORWARD
+    }
 
 
 def _synchronise(context: Context, active: ActiveEpoch, iteration: int) -> Gradients:

@@ -48,6 +48,14 @@ def corpus_of(spec: JobSpec) -> Corpus:
     return corpus
 
 
+def held_out_of(spec: JobSpec) -> Corpus | None:
+    """The text of the job's evaluations; None if it has none. Raises ValueError like `corpus_of`."""
+    if not spec.evaluation.every:
+        return None
+    data = spec.data.model_copy(update={"path": spec.evaluation.path})
+    return corpus_of(spec.model_copy(update={"data": data}))
+
+
 def single_device_plan(spec: JobSpec) -> ParallelPlan:
     """Everything on rank 0."""
     stage = StagePlan(0, spec.model.num_layers, (0,), (1,))

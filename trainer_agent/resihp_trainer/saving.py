@@ -13,7 +13,7 @@ import torch
 
 from resihp_messages import JobSpec
 from resihp_plan import Layout
-from resihp_trainer.checkpoints import Checkpoints
+from resihp_trainer.checkpoints import Checkpoints, Failed
 from resihp_trainer.comm.port import Group
 from resihp_trainer.join import Applied
 from resihp_trainer.shards import ShardSet
@@ -24,14 +24,16 @@ from resihp_trainer.vote import Outcome
 class Saver:
     """Snapshots and checkpoints of one rank. `tick` shows life while it waits."""
 
-    def __init__(self, spec: JobSpec, rank: int, dtype: torch.dtype, tick: Callable[[], None]) -> None:
+    def __init__(
+        self, spec: JobSpec, rank: int, dtype: torch.dtype, tick: Callable[[], None], checkpoint_failed: Failed
+    ) -> None:
         self._every, self._last, self._tick = spec.snapshots.every, spec.iterations, tick
         self._file_every = spec.checkpoints.every
         copier = ThreadPoolExecutor(1, "copier")  # its thread starts with the first use
         self.writer = ThreadPoolExecutor(1, "writer")
         self.snapshots = Snapshots(rank, dtype, copier, tick)
         self.checkpoints = (
-            Checkpoints(spec.checkpoints, seed=spec.seed, dtype=dtype, writer=self.writer)
+            Checkpoints(spec.checkpoints, seed=spec.seed, dtype=dtype, writer=self.writer, failed=checkpoint_failed)
             if spec.checkpoints.path is not None
             else None
         )

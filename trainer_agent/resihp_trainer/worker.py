@@ -23,7 +23,7 @@ from resihp_trainer.faults import Faults
 from resihp_trainer.interpreter import Waits
 from resihp_trainer.link import Link
 from resihp_trainer.model import Pretrained
-from resihp_trainer.reference import corpus_of, dtype_of, model_of
+from resihp_trainer.reference import corpus_of, dtype_of, held_out_of, model_of
 from resihp_trainer.watcher import Watcher
 
 _FLUSH_S = 5.0
@@ -74,6 +74,7 @@ def _context(rank: int, configure: Configure, page: ProgressPage, watcher: Watch
         model=model_of(spec),
         dtype=dtype_of(spec),
         corpus=corpus_of(spec),
+        held_out=held_out_of(spec),
         page=page,
         communicator=communicator,
         watcher=watcher,

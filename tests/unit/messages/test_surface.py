@@ -7,8 +7,8 @@ from resihp_messages import STREAMS, Kind
 
 EXPORTED = (
     "FLEET MAX_MESSAGE_BYTES STREAMS AnyEnvelope AttachedConfig BatchConfig Body CheckpointConfig "
-    "ClockConfig DataConfig Envelope FaultPoint JobSpec Kind MalformedMessage ModelConfig OptimizerConfig "
-    "ParallelConfig Rank ScriptedFault SnapshotConfig StreamSpec Subject TelemetryConfig TimeoutConfig "
+    "ClockConfig DataConfig Envelope EvaluationConfig FaultPoint JobSpec Kind MalformedMessage ModelConfig "
+    "OptimizerConfig ParallelConfig Rank ScriptedFault SnapshotConfig StreamSpec Subject TelemetryConfig TimeoutConfig "
     "Wire ack command decode encode event link new_id pack page parse pattern report request stream_of "
     "subject unpack"
 )
@@ -22,7 +22,8 @@ BY_KIND = {
         DeviceSuspected JobFailed JobFinished JobStarted JobSubmitted LinkBroken LinkLost LinkSlow
         ModeChanged NodeJoined NodeLeft NodeLost ReconfigurationApplied ReconfigurationPlanned
         ReconfigurationRejected ReconfigurationSuperseded WorkerExited WorkerFrozen WorkerLost
-        WorkerStalled WorkloadShift JobHung WorkerResumed WorkersAttached WorkersHung""",
+        WorkerStalled WorkloadShift JobHung WorkerResumed WorkersAttached WorkersHung
+        CheckpointFailed EvaluationFinished""",
     Kind.COMMAND: "ApplyPlan FenceWorker FinishJob InflictFault StartWorkers StopJob ValidateDevices WatchWorkers",
     Kind.ACK: """IterationResumed PlanApplied PlanPrepared PlanRejected ValidationResult WorkerFailed WorkerFinished
         WorkersStarted""",

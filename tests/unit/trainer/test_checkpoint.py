@@ -22,7 +22,7 @@ from resihp_trainer.checkpoint import (
     write_part,
     writers_of,
 )
-from resihp_trainer.checkpoints import Checkpoints
+from resihp_trainer.checkpoints import Checkpoints, Failed
 from resihp_trainer.join import Applied
 from resihp_trainer.shards import ShardSet
 from support.trainer_cases import SPEC
@@ -121,8 +121,7 @@ def test_a_round_is_over_when_all_files_are_there(tmp_path: Path) -> None:
     plan = PLANS[0]
     held, writers = layout(plan, SPEC), writers_of(plan)
     with ThreadPoolExecutor(1) as thread:
-        config = CheckpointConfig(path=str(tmp_path))
-        ranks = {r: Checkpoints(config, seed=7, dtype=DTYPE, writer=thread) for r in plan.active}
+        ranks = {r: checkpoints(tmp_path, thread, lambda *_: None) for r in plan.active}
         for rank, mine in ranks.items():
             mine.begin(values(held, rank), step(6))
         while (votes := sum(mine.report(8) for mine in ranks.values())) < 8:
@@ -137,8 +136,9 @@ def test_a_round_is_over_when_all_files_are_there(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_ends_the_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("not a folder")
+    failed: list[tuple[int, Path, str]] = []
     with ThreadPoolExecutor(1) as thread:
-        mine = Checkpoints(CheckpointConfig(path=str(tmp_path / "file")), seed=7, dtype=DTYPE, writer=thread)
+        mine = checkpoints(tmp_path / "file", thread, lambda *f: failed.append(f))
         mine.begin(values(layout(PLANS[0], SPEC), 0), step(6))
         while (vote := mine.report(8)) == 0:
             pass
@@ -146,3 +146,38 @@ def test_a_file_that_cannot_be_written_ends_the_round(tmp_path: Path, capsys: py
         assert "checkpoint of iteration 6 is not written" in capsys.readouterr().err
         assert mine.conclude(vote + 7, 8) is None
         assert not mine.is_busy
+    ((iteration, path, reason),) = failed
+    assert (iteration, path.parent) == (6, tmp_path / "file")
+    assert "Not a directory" in reason
+
+
+def test_a_checkpoint_that_is_given_up_leaves_room_and_the_older_one(tmp_path: Path) -> None:
+    plan = PLANS[0]
+    older, held = write(tmp_path, plan), layout(plan, SPEC)
+    with ThreadPoolExecutor(1) as thread:
+        mine = checkpoints(tmp_path, thread, lambda *_: None)
+        assert held.plan.replicas[0].stages[0].ranks[0] == writers_of(plan)[0] == 0
+        mine.begin(values(held, 0), step(8))
+        while not mine.report(8):
+            pass
+        assert len(list(tmp_path.glob(".it*.partial"))) == 1
+        assert mine.conclude(9, 8) is None  # another rank could not write
+    assert not list(tmp_path.glob(".it*.partial"))
+    assert [folder for _, folder in available(tmp_path)] == [older]
+
+
+def test_a_checkpoint_that_cannot_be_named_is_said_to_have_failed(tmp_path: Path) -> None:
+    failed: list[tuple[int, Path, str]] = []
+    with ThreadPoolExecutor(1) as thread:
+        mine = checkpoints(tmp_path, thread, lambda *f: failed.append(f))
+        mine.begin(values(layout(PLANS[0], SPEC), 0), step(8))
+        while not mine.report(8):
+            pass
+        naming = mine.conclude(8, 8)  # the other ranks' files are not there
+        assert naming is not None
+        assert isinstance(naming.exception(), FileNotFoundError)
+    assert [(iteration, path) for iteration, path, _ in failed] == [(8, tmp_path)]
+
+
+def checkpoints(path: Path, thread: ThreadPoolExecutor, failed: Failed) -> Checkpoints:
+    return Checkpoints(CheckpointConfig(path=str(path)), seed=7, dtype=DTYPE, writer=thread, failed=failed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -20,9 +21,9 @@ from resihp_plan import (
     validate,
 )
 from resihp_trainer.shards import narrow
-from support.thread_groups import run_ranks
+from support.thread_groups import ThreadGroup, run_ranks
 from support.trainer_cases import HEALTHY, SPEC, replica, stage
-from support.trainer_programs import dense, run_rank
+from support.trainer_programs import dense, dense_loss, interpreter_of, run_rank, units_of
 
 MIGRATIONS = (
     Migration(0, 0, 0, 1),  # the first stage only: activations come back
@@ -129,3 +130,25 @@ def test_autocast_stays_near_full_precision(plan: str) -> None:
                 assert float((found - mine).norm() / mine.norm()) < 0.03, tensor
                 same &= torch.equal(found, mine)
     assert not same  # it did round
+
+
+@pytest.mark.parametrize("name", ["migrations", "all together", "unequal depth"])
+def test_evaluation_is_the_loss_of_one_dense_device(name: str) -> None:
+    """Without dropout, whatever the training has; no parameter and no gradient sum is touched."""
+    plan, model = PLANS[name], MODELS["everything"]
+    validate(plan, model)
+
+    def evaluated(rank: int, built: Mapping[str, ThreadGroup]) -> tuple[float, int]:
+        interpreter, held = interpreter_of(plan, rank, built, model)
+        before = {name: p.clone() for name, p in held.parameters.items()}
+        work = interpreter.evaluate(program(plan).ops[rank], units_of(plan, rank, model))
+        assert all(torch.equal(before[name], p) for name, p in held.parameters.items())
+        assert all(leaf.grad is None for leaf in interpreter.leaves.values())
+        position = plan.position(rank)
+        assert position is not None
+        return (work.loss, len(work.finished)) if position[2] == 0 else (0.0, 0)
+
+    found = run_ranks(groups(plan, model), evaluated).values()
+    assert sum(n for _, n in found) == sum(r.num_micro_batches for r in plan.replicas)
+    expected = dense_loss(dataclasses.replace(model, dropout=0.0))
+    assert sum(loss for loss, _ in found) == pytest.approx(expected, rel=1e-12)

@@ -37,7 +37,7 @@ class Played:
     """Rank 0 of a job; the other rank always says the same."""
 
     def __init__(self, iterations: int = 30, **spec: object) -> None:
-        self.saver = Saver(small_job(iterations, **spec), 0, torch.float64, lambda: None)
+        self.saver = Saver(small_job(iterations, **spec), 0, torch.float64, lambda: None, lambda *_: None)
         self.enter()
 
     def enter(self, guards: dict[int, int] | None = None) -> None:

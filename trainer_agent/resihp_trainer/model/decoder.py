@@ -5,7 +5,8 @@ Shapes: T tokens, D hidden, V local vocabulary entries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 from torch import Tensor
@@ -55,6 +56,15 @@ class Stage:
         self._frequencies = rotary_frequencies(model)
         self.is_first = layer_start == 0
         self.is_last = layer_stop == model.num_layers
+
+    @contextmanager
+    def without_dropout(self) -> Iterator[None]:
+        """Everything counts: for evaluation."""
+        trained, self._dropout = self._dropout, Dropout(0.0, 0)
+        try:
+            yield
+        finally:
+            self._dropout = trained
 
     def forward(self, micro_batch: MicroBatch, x_TD: Tensor | None) -> Tensor:
         """Activations [T, D] for the next stage, or on the last stage the loss summed over tokens (a scalar).
