@@ -172,6 +172,14 @@ async def events(
     return tuple(EventRecord(**_values(row)) for row in await connection.execute(query))
 
 
+async def newest_event(connection: Connection, job_name: str, name: str) -> EventRecord | None:
+    """The job's last event of this name."""
+    e = t.events.c
+    query = select(t.events).where(e.job == job_name, e.name == name).order_by(e.sequence.desc()).limit(1)
+    row = (await connection.execute(query)).one_or_none()
+    return EventRecord(**_values(row)) if row is not None else None
+
+
 async def iterations(
     connection: Connection, job_name: str, *, after: int = 0, epoch: int | None = None, limit: int = 1000
 ) -> tuple[IterationRecord, ...]:

@@ -40,6 +40,13 @@ class Position(_View):
     tp_index: int
 
 
+class HeldOutLoss(_View):
+    """The newest evaluation of a job on text that is not trained on."""
+
+    iteration: int
+    loss: Number = None
+
+
 class JobView(_View):
     """One training job."""
 
@@ -57,6 +64,7 @@ class JobView(_View):
     samples_expected: int | None = None
     samples_once: int | None = None
     final_loss: Number = None
+    held_out: HeldOutLoss | None = None
     submitted_at: datetime | None = None
     finished_at: datetime | None = None
     spec: Document = Field(default_factory=dict)
@@ -216,6 +224,49 @@ class WhatIfView(_View):
     plan: Document
     alternatives: Json = None
     planning_s: Number = None
+
+
+class OpenDecision(_View):
+    """Advice, or a wait, that a person may rule on."""
+
+    id: str
+    trigger: str
+    action: str
+    """advise or wait."""
+    reason: str
+    difference: str = ""
+    predicted_tokens_per_s: Number = None
+    stay_tokens_per_s: Number = None
+    """With the plan in force at the same speeds."""
+    created_at: datetime
+
+
+class ThresholdView(_View):
+    """A number of the decision rules."""
+
+    name: str
+    value: float
+    """In force for this job."""
+    default: float
+    low: float
+    high: float
+    meaning: str
+
+
+class ControlView(_View):
+    """How a job is governed."""
+
+    mode: str
+    """act, advise, off."""
+    held: bool
+    """No change that can wait is made."""
+    held_until: datetime | None = None
+    """None while held: until it is lifted."""
+    breaker: str = ""
+    """Why automatic changes stopped; empty: they did not."""
+    evicted: tuple[int, ...] = ()
+    thresholds: list[ThresholdView] = Field(default_factory=list)
+    decision: OpenDecision | None = None
 
 
 class Me(_View):

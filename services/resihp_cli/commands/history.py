@@ -12,10 +12,13 @@ from resihp_cli.commands.stored import database_url, reading
 from resihp_cli.errors import CliError
 from resihp_cli.view.export import as_csv, as_markdown
 from resihp_cli.view.tables import PHASES, cause, history_table
-from resihp_gateway.models import IncidentView, PlanView, ReconfigurationView
-from resihp_gateway.wording import milliseconds, size, went_back
+from resihp_gateway.models import EventView, IncidentView, PlanView, ReconfigurationView
+from resihp_gateway.wording import describe, milliseconds, size, went_back
 from resihp_store import queries
 
+BESIDE = {"evaluations": "EvaluationFinished", "failed_checkpoints": "CheckpointFailed"}
+"""What a job's history holds besides faults and changes: key of the JSON document -> event."""
+MOST = 10_000
 FORMATS = ("table", "json", "csv", "markdown")
 
 
@@ -35,6 +38,10 @@ async def _history(url: str, wanted: str | None, form: str, job: str | None) -> 
             ReconfigurationView.model_validate(r) for r in await queries.reconfigurations(connection, job_name=job)
         ]
         jobs = [job] if job else [j.job for j in await queries.jobs(connection)]
+        beside = {
+            what: [e for j in jobs for e in await queries.events(connection, job_name=j, name=name, limit=MOST)]
+            for what, name in BESIDE.items()
+        }
         plans = {(j, p.epoch): PlanView.model_validate(p) for j in jobs for p in await queries.plans(connection, j)}
     if wanted is not None:
         changes = [r for r in changes if r.id.startswith(wanted)]
@@ -43,7 +50,10 @@ async def _history(url: str, wanted: str | None, form: str, job: str | None) -> 
         kept = {r.incident_id for r in changes}
         incidents = [i for i in incidents if i.id in kept]
     if form == "json":
-        print(json.dumps(_document(incidents, changes, plans), indent=2))
+        document = _document(incidents, changes, plans)
+        for what, found in beside.items():
+            document[what] = [{"job": e.job, "at": e.occurred_at.isoformat(), **e.body} for e in found]
+        print(json.dumps(document, indent=2))
         return 0
     if form != "table":
         print((as_csv if form == "csv" else as_markdown)(changes, incidents), end="")
@@ -56,6 +66,9 @@ async def _history(url: str, wanted: str | None, form: str, job: str | None) -> 
     else:
         console.print(history_table(changes, incidents))
         _print_open(console, changes, incidents)
+    if wanted is None:
+        for event in sorted((e for found in beside.values() for e in found), key=lambda e: e.sequence):
+            console.print(f"{event.occurred_at:%H:%M:%S}  {describe(EventView.model_validate(event))}")
     return 0
 
 

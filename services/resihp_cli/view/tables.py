@@ -52,11 +52,14 @@ def device_table(devices: Sequence[DeviceView]) -> Table:
 
 def job_table(jobs: Sequence[JobView]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("job", "state", "iteration", "epoch", "loss", "reason"):
-        table.add_column(column, justify="right" if column in ("iteration", "epoch", "loss") else "left")
+    for column in ("job", "state", "iteration", "epoch", "loss", "held-out", "reason"):
+        table.add_column(column, justify="left" if column in ("job", "state", "reason") else "right")
     for j in jobs:
         loss = "-" if j.final_loss is None else f"{j.final_loss:.4f}"
-        table.add_row(j.job, j.state, _progress(j), str(j.epoch), loss, j.reason)
+        held_out = (
+            f"{j.held_out.loss:.4f} @{j.held_out.iteration}" if j.held_out and j.held_out.loss is not None else "-"
+        )
+        table.add_row(j.job, j.state, _progress(j), str(j.epoch), loss, held_out, j.reason)
     return table
 
 

@@ -12,13 +12,14 @@ from resihp_gateway.models import (
     DeviceDetail,
     DeviceView,
     HealthPoint,
+    HeldOutLoss,
     IncidentView,
     IterationView,
     JobView,
     PlanView,
 )
 from resihp_gateway.problems import READ_PROBLEMS, ApiError
-from resihp_store import history, queries
+from resihp_store import JobRecord, history, queries
 
 router = APIRouter(tags=["jobs"], responses=READ_PROBLEMS)
 JobName = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,64}$", examples=["demo"])]
@@ -29,13 +30,21 @@ JobQuery = Annotated[str, Query(pattern=r"^[A-Za-z0-9_-]{1,64}$", examples=["dem
 async def list_jobs(gateway: GatewayDep) -> list[JobView]:
     """All jobs, oldest first."""
     async with gateway.store.read() as connection:
-        return [JobView.model_validate(record) for record in await queries.jobs(connection)]
+        return [await _view(connection, record) for record in await queries.jobs(connection)]
 
 
 @router.get("/jobs/{job}")
 async def read_job(job: JobName, gateway: GatewayDep) -> JobView:
     """One job."""
-    return JobView.model_validate(await gateway.require_job(job))
+    record = await gateway.require_job(job)
+    async with gateway.store.read() as connection:
+        return await _view(connection, record)
+
+
+async def _view(connection: queries.Connection, record: JobRecord) -> JobView:
+    view = JobView.model_validate(record)
+    found = await queries.newest_event(connection, record.job, "EvaluationFinished")
+    return view.model_copy(update={"held_out": HeldOutLoss.model_validate(dict(found.body))}) if found else view
 
 
 @router.get("/jobs/{job}/devices")
