@@ -56,11 +56,14 @@ def job_table(jobs: Sequence[JobView]) -> Table:
         table.add_column(column, justify="left" if column in ("job", "state", "reason") else "right")
     for j in jobs:
         loss = "-" if j.final_loss is None else f"{j.final_loss:.4f}"
-        held_out = (
-            f"{j.held_out.loss:.4f} @{j.held_out.iteration}" if j.held_out and j.held_out.loss is not None else "-"
-        )
-        table.add_row(j.job, j.state, _progress(j), str(j.epoch), loss, held_out, j.reason)
+        table.add_row(j.job, j.state, _progress(j), str(j.epoch), loss, _held_out(j), j.reason)
     return table
+
+
+def _held_out(job: JobView) -> str:
+    """`3.2500 @20`: the newest loss on held-out text, and after which iteration."""
+    newest = job.held_out
+    return f"{newest.loss:.4f} @{newest.iteration}" if newest is not None and newest.loss is not None else "-"
 
 
 def _progress(job: JobView) -> str:
