@@ -1,9 +1,11 @@
 """The message bus: the port, its two adapters, and a launcher for a local server. The only importer of nats.
 
-Errors: `BusError` <- `BusUnavailable`, `BusRefused`; `ServerError` for the local server.
+Errors: `BusError` <- `BusUnavailable`, `BusRefused`; `ServerError` for the local server;
+`KeysError` for the folder of keys.
 """
 
 from resihp_bus.jetstream import JetStreamBus
+from resihp_bus.keys import KeyFolder, KeysError
 from resihp_bus.memory import MemoryBroker, MemoryBus
 from resihp_bus.port import (
     Ack,
@@ -34,6 +36,8 @@ __all__ = [
     "Handler",
     "JetStreamBus",
     "JetStreamSettings",
+    "KeyFolder",
+    "KeysError",
     "Listener",
     "LocalNats",
     "MemoryBroker",

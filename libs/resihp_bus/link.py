@@ -18,6 +18,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
+from resihp_bus.credentials import credentials
 from resihp_bus.delivery import log
 from resihp_bus.port import BusRefused, BusUnavailable
 from resihp_bus.settings import JetStreamSettings
@@ -52,6 +53,7 @@ class Link:
         self.on_replaced: list[Callable[[], Awaitable[None]]] = []
         """Awaited when a new client has taken the place of a closed one: core subscriptions must be made again."""
         self._stats = stats
+        self._credentials: dict[str, Any] = {}
         self._client = Client()
         self._up = asyncio.Event()
         self._attention = asyncio.Event()
@@ -75,6 +77,7 @@ class Link:
     async def connect(self) -> None:
         """Raises `BusUnavailable` within `connect_timeout_s`, `BusRefused` for wrong credentials or no JetStream."""
         deadline = time.monotonic() + self.settings.connect_timeout_s
+        self._credentials = credentials(self.settings, self.name)
         try:
             while not await self._open(deadline):
                 if time.monotonic() >= deadline:
@@ -198,14 +201,17 @@ class Link:
             options["nkeys_seed_str"] = s.nkey_seed.get_secret_value()
         if s.credentials is not None:
             options["user_credentials"] = s.credentials
-        return options
+        return options | self._credentials
 
     async def _provision(self, deadline: float) -> None:
-        """JetStream may answer a little later than the port opens; a server without it never does."""
+        """JetStream may answer a little later than the port opens, and another may have to make the streams."""
         while True:
             try:
                 await ensure_streams(self.js, self.settings)
                 return
+            except BusRefused:
+                if self.settings.provision or time.monotonic() + 0.1 >= deadline:
+                    raise  # else another identity is about to make them
             except _ERRORS as error:
                 if not self.up:
                     raise BusUnavailable(f"bus {self.settings.shown_url}: lost while connecting ({error})") from error

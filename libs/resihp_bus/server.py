@@ -24,7 +24,7 @@ HOST = "127.0.0.1"
 _CONFIG = """\
 max_payload: 2MB
 jetstream {{ store_dir: {store}, max_mem: 256MB, max_file: 4GB }}
-{authorization}
+{access}
 """
 
 
@@ -52,13 +52,21 @@ class LocalNats:
     """
 
     def __init__(
-        self, directory: Path | str, *, port: int = -1, binary: Path | None = None, token: str | None = None
+        self,
+        directory: Path | str,
+        *,
+        port: int = -1,
+        binary: Path | None = None,
+        token: str | None = None,
+        include: Path | None = None,
     ) -> None:
+        """`include`: a further piece of configuration, such as `KeyFolder.config`, instead of a `token`."""
         self.directory = Path(directory).resolve()
         self.log_path = self.directory / "nats-server.log"
         self._port = port
         self._binary = binary
         self._token = token
+        self._include = include
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -107,9 +115,11 @@ class LocalNats:
         self.directory.mkdir(parents=True, exist_ok=True)
         for old in self.directory.glob("nats-server_*.ports"):
             old.unlink()
-        authorization = f"authorization {{ token: {json.dumps(self._token)} }}" if self._token else ""
+        access = f"authorization {{ token: {json.dumps(self._token)} }}" if self._token else ""
+        if self._include is not None:  # such paths count from the folder of the including file
+            access += f"\ninclude {json.dumps(os.path.relpath(self._include, self.directory))}"
         config = self.directory / "nats-server.conf"
-        config.write_text(_CONFIG.format(store=json.dumps(str(self.directory)), authorization=authorization))
+        config.write_text(_CONFIG.format(store=json.dumps(str(self.directory)), access=access))
         command = [str(binary), "-c", str(config), "-a", HOST, "-p", str(self._port)]
         command += ["--ports_file_dir", str(self.directory)]
         return command

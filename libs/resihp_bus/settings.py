@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit, urlunsplit
 
@@ -22,6 +23,10 @@ class JetStreamSettings(BaseSettings):
     """Seed of this process's nkey (`SU...`)."""
     credentials: str | None = None
     """Path of a NATS `.creds` file (JWT and seed)."""
+    keys: Path | None = None
+    """Folder of `resihp keys init`: a process takes the seed (and the CA, if any) in the sub-folder of its name."""
+    tls_ca: Path | None = None
+    """Certificates (PEM) to trust; the server must speak TLS then. Default: `ca.pem` beside the seed, if any."""
     connect_timeout_s: Annotated[float, Field(gt=0)] = 5.0
     """`connect` gives up after this long; once connected, reconnection never gives up."""
     reconnect_wait_s: Annotated[float, Field(gt=0)] = 0.2
@@ -44,7 +49,14 @@ class JetStreamSettings(BaseSettings):
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
     """Copies of each stream in a server cluster."""
     provision: bool = True
-    """Create and update streams. False for identities without that permission: they must exist."""
+    """Create and update streams. False for identities without that permission: `connect` waits until they exist."""
+
+    @field_validator("keys", "tls_ca")
+    @classmethod
+    def _there(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.exists():
+            raise ValueError(f"{value} does not exist")
+        return value
 
     @field_validator("url")
     @classmethod

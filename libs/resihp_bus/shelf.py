@@ -38,6 +38,11 @@ async def get(js: JetStreamContext, settings: JetStreamSettings, name: str) -> b
         raise BusUnavailable(f"{BUCKET}/{name}: {error or type(error).__name__}") from error
 
 
+async def ensure(js: JetStreamContext, settings: JetStreamSettings) -> None:
+    """Make the bucket exist, for identities that may not. Raises nats errors."""
+    await _bucket(js, settings)
+
+
 async def _bucket(js: JetStreamContext, settings: JetStreamSettings) -> ObjectStore:
     try:
         return await js.object_store(BUCKET)

@@ -6,6 +6,7 @@ from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import APIError, BadRequestError, NotFoundError, ServerError
 
+from resihp_bus import shelf
 from resihp_bus.port import BusRefused
 from resihp_bus.settings import JetStreamSettings
 from resihp_messages import STREAMS, StreamSpec, pattern
@@ -42,6 +43,8 @@ async def ensure_streams(js: JetStreamContext, settings: JetStreamSettings) -> N
             await _ensure(js, spec.name, wanted, provision=settings.provision)
         except (BadRequestError, ServerError, NotFoundError) as error:
             raise BusRefused(f"stream {spec.name}: {error.description or error}") from error
+    if settings.provision and settings.keys is not None:
+        await shelf.ensure(js, settings)  # identities that use it may not make it
 
 
 async def _ensure(js: JetStreamContext, name: str, wanted: StreamConfig, *, provision: bool) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from resihp_cli import attach_app, govern_app, operator_app, planning_app
+from resihp_cli import attach_app, govern_app, keys_app, local_app, operator_app, planning_app
+from resihp_cli.options import Agents, Db, Headless, Job, Json, JsonFile, Run, Url, Verify
 
 app = typer.Typer(
     name="resihp",
@@ -24,140 +25,12 @@ app.add_typer(inject_app, name="inject")
 app.add_typer(plan_app, name="plan")
 model_app = typer.Typer(no_args_is_help=True, help="Trained models as files that others can read.")
 app.add_typer(model_app, name="model")
+local_app.register(app)
 planning_app.register(app, plan_app)
 attach_app.register(app)
 govern_app.register(app)
 operator_app.register(app)
-
-Url = Annotated[str | None, typer.Option("--url", help="Gateway. Default: the newest local run.", metavar="URL")]
-Job = Annotated[str | None, typer.Option("--job", help="Job. Default: the only (or newest) one.")]
-Run = Annotated[str | None, typer.Option("--run", help="Run folder or its name. Default: the newest.")]
-Db = Annotated[str | None, typer.Option("--db", help="Database URL. Default: the newest run's.", metavar="URL")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the outcome as JSON.", dir_okay=False)]
-Agents = Annotated[int, typer.Option("--agents", min=1, max=64, help="Agents (nodes); the devices are dealt to them.")]
-Bus = Annotated[str | None, typer.Option("--bus", help="Use this NATS server instead of an own one.", metavar="URL")]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Gateway port; 0 takes a free one.")]
-Headless = Annotated[bool, typer.Option("--headless", help="Plain progress lines instead of the live screen.")]
-Verify = Annotated[bool, typer.Option("--verify", help="Compare with an undisturbed run at the end.")]
-
-
-@app.command(
-    epilog="Example: resihp demo --headless --iterations 40 --kill 3@15 --dtype float64 --verify --json out.json"
-)
-def demo(
-    iterations: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 40,
-    kill: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kill",
-            metavar="RANK@K[:POINT]",
-            help="SIGKILL a rank in iteration K. POINT: compute, gradient, vote, optimizer.",
-        ),
-    ] = None,
-    freeze: Annotated[
-        list[str] | None, typer.Option("--freeze", metavar="RANK@K[:POINT]", help="SIGSTOP a rank in iteration K.")
-    ] = None,
-    slow: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--slow",
-            metavar="RANK@KxP",
-            help="From iteration K on a rank computes at P of its speed; switches the virtual clock on.",
-        ),
-    ] = None,
-    slow_for: Annotated[
-        float, typer.Option("--for", min=0.0, metavar="S", help="--slow lasts so many seconds; 0: for good.")
-    ] = 0.0,
-    device_flops: Annotated[
-        float, typer.Option("--device-flops", min=1e6, metavar="F", help="Operations/s of a virtual device.")
-    ] = 2e9,
-    virtual_clock: Annotated[
-        bool, typer.Option("--virtual-clock", help="Devices compute at a nominal speed, whatever the host.")
-    ] = False,
-    switch: Annotated[
-        list[str] | None, typer.Option("--switch", metavar="FILE@K", help="Ask for the plan in FILE after iteration K.")
-    ] = None,
-    rejoin: Annotated[
-        list[str] | None,
-        typer.Option("--rejoin", metavar="RANK@K", help="Start a lost rank again after iteration K; it joins the job."),
-    ] = None,
-    kill_agent: Annotated[
-        list[str] | None,
-        typer.Option("--kill-agent", metavar="AGENT@K", help="SIGKILL an agent and its workers after iteration K."),
-    ] = None,
-    rejoin_agent: Annotated[
-        list[str] | None,
-        typer.Option("--rejoin-agent", metavar="AGENT@K", help="Start a killed agent again after iteration K."),
-    ] = None,
-    snapshots: Annotated[
-        int, typer.Option(min=0, metavar="K", help="Copy the state to other ranks every K iterations; 0: never.")
-    ] = 10,
-    no_fault: Annotated[bool, typer.Option("--no-fault", help="Train without any fault.")] = False,
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
-    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel degree.")] = 2,
-    pp: Annotated[int, typer.Option(min=1, help="Pipeline-parallel degree.")] = 2,
-    dp: Annotated[int, typer.Option(min=1, help="Data-parallel degree.")] = 2,
-    seed: Annotated[int, typer.Option(min=0, help="Of data and parameters.")] = 7,
-    data: Annotated[
-        str | None, typer.Option(help="Folder of text files, text file, or JSONL with a text field.")
-    ] = None,
-    agents: Agents = 1,
-    bus: Bus = None,
-    port: Port = 0,
-    headless: Headless = False,
-    verify: Verify = False,
-    json: JsonFile = None,
-) -> None:
-    """Train a small model on this machine, lose a device in the middle, keep training, and prove it.
-
-    Without --kill, --freeze, --switch or --no-fault, rank 3 is killed in the middle of the run.
-    """
-    from resihp_cli.commands.demo import run_demo
-
-    raise typer.Exit(
-        run_demo(
-            iterations=iterations,
-            kill=kill or [],
-            freeze=freeze or [],
-            slow=slow or [],
-            slow_for_s=slow_for,
-            device_flops=device_flops,
-            virtual_clock=virtual_clock,
-            switch=switch or [],
-            rejoin=rejoin or [],
-            kill_agent=kill_agent or [],
-            rejoin_agent=rejoin_agent or [],
-            snapshots=snapshots,
-            no_fault=no_fault,
-            dtype=dtype,
-            tp=tp,
-            pp=pp,
-            dp=dp,
-            seed=seed,
-            data=data,
-            agents=agents,
-            bus=bus,
-            port=port,
-            headless=headless,
-            verify=verify,
-            json_path=json,
-        )
-    )
-
-
-@app.command(epilog="Example: resihp up --agents 2 --devices 8 --port 8765")
-def up(
-    agents: Annotated[int, typer.Option("--agents", min=0, max=64, help="Local agents; 0 if they run elsewhere.")] = 1,
-    devices: Annotated[int, typer.Option(min=1, help="Devices over all local agents.")] = 8,
-    bus: Bus = None,
-    db: Annotated[str | None, typer.Option("--db", help="Database URL. Default: SQLite in the run folder.")] = None,
-    port: Port = 0,
-) -> None:
-    """Start the services and agents on this machine and keep them running until Ctrl-C; train with `resihp train`."""
-    from resihp_cli.commands.up import run_up
-
-    raise typer.Exit(run_up(agents=agents, devices=devices, bus=bus, database=db, port=port))
+keys_app.register(app)
 
 
 @app.command(epilog="Example: resihp train examples/small.toml --verify")

@@ -184,7 +184,7 @@ async def _bus(url: str) -> Check:
 
     mend = "start nats-server with JetStream (-js), or correct the URL"
     try:
-        bus = JetStreamBus(JetStreamSettings(url=url, connect_timeout_s=3.0, provision=False), "doctor")
+        bus = JetStreamBus(JetStreamSettings(url=url, connect_timeout_s=3.0, provision=False), "operator")
     except ValidationError as error:
         return Check("bus", False, error.errors(include_url=False)[0]["msg"], mend)
     try:

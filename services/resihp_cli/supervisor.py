@@ -18,7 +18,17 @@ from resihp_cli.errors import CliError
 from resihp_cli.fault_script import NodeStep
 from resihp_cli.process import ProcessSpec, SupervisedProcess
 from resihp_cli.run_folder import RunFolder, RunInfo, publish_latest
-from resihp_cli.topology import Addresses, agents, check_bus, listen, migrate, nats, services
+from resihp_cli.topology import (
+    Addresses,
+    agents,
+    check_bus,
+    listen,
+    make_keys,
+    make_streams,
+    migrate,
+    nats,
+    services,
+)
 
 READY_TIMEOUT_S = 60.0
 """Generous: a loaded machine starts Python slowly. A process that fails ends the wait at once."""
@@ -36,10 +46,16 @@ class SupervisorOptions:
     gateway_host: str = "127.0.0.1"
     bus_url: str | None = None
     """None: start an own nats-server."""
+    keys: bool = False
+    """Give every process a key of its own on the own nats-server, and permissions for its part only."""
     database_url: str | None = None
     """None: a SQLite file in the run folder."""
     launches: bool = True
     """Whether the agents launch workers, or only watch jobs that others launch."""
+
+    def __post_init__(self) -> None:
+        if self.keys and self.bus_url is not None:
+            raise CliError("--keys is for the bus that is started here; for another one set RESIHP_BUS_KEYS")
 
 
 def deal_slots(num_devices: int, num_agents: int) -> tuple[int, ...]:
@@ -89,7 +105,7 @@ class Supervisor:
         options, folder = self.options, self.folder
         slots = deal_slots(options.num_devices, options.num_agents)
         self._listener = listen(options.gateway_host, options.gateway_port)
-        addresses = Addresses(await self._bus_url(), options.database_url or folder.database_url)
+        addresses = await self._addresses()
         with_database, without_database = services(folder, addresses, self._listener)
         async with _first_failure(), asyncio.TaskGroup() as group:
             nodes = agents(folder, slots, addresses, launches=options.launches)
@@ -104,13 +120,19 @@ class Supervisor:
         )
         self.publish()
 
-    async def _bus_url(self) -> str:
-        if self.options.bus_url is not None:
-            await check_bus(self.options.bus_url)
-            return self.options.bus_url
-        server, spec = nats(self.folder)
+    async def _addresses(self) -> Addresses:
+        """Of a bus that runs: an own one, unless the options name another."""
+        options, database = self.options, self.options.database_url or self.folder.database_url
+        if options.bus_url is not None:
+            await check_bus(options.bus_url)
+            return Addresses(options.bus_url, database)
+        keys = make_keys(self.folder, options.num_agents) if options.keys else None
+        server, spec = nats(self.folder, keys)
         await self._launch(spec)
-        return server.url
+        addresses = Addresses(server.url, database, keys.path if keys is not None else None)
+        if keys is not None:
+            await make_streams(addresses)
+        return addresses
 
     async def _launch(self, *specs: ProcessSpec) -> None:
         """Start together; the first failure ends the wait for the others."""

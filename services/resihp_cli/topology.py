@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from resihp_bus import BusError, JetStreamBus, JetStreamSettings, LocalNats, ServerError
+from resihp_bus import BusError, JetStreamBus, JetStreamSettings, KeyFolder, KeysError, LocalNats, ServerError
 from resihp_cli.errors import CliError
 from resihp_cli.process import ProcessSpec, last_words
 from resihp_cli.run_folder import RunFolder
@@ -30,6 +30,15 @@ class Addresses:
 
     bus_url: str
     database_url: str
+    keys: Path | None = None
+    """Folder of the bus's keys; each process takes the one of its name."""
+
+    def bus(self, *, makes_streams: bool = False) -> dict[str, str]:
+        """Environment of a process that uses the bus."""
+        environment = {"RESIHP_BUS_URL": self.bus_url}
+        if self.keys is not None:
+            environment |= {"RESIHP_BUS_KEYS": str(self.keys), "RESIHP_BUS_PROVISION": str(makes_streams).lower()}
+        return environment
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -47,9 +56,9 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def nats(folder: RunFolder) -> tuple[LocalNats, ProcessSpec]:
+def nats(folder: RunFolder, keys: KeyFolder | None = None) -> tuple[LocalNats, ProcessSpec]:
     """An own nats-server with its store in the run folder; it keeps its port over restarts."""
-    server = LocalNats(folder.path / "nats")
+    server = LocalNats(folder.path / "nats", include=keys.config if keys is not None else None)
 
     def command() -> Sequence[str]:
         try:
@@ -63,14 +72,39 @@ def nats(folder: RunFolder) -> tuple[LocalNats, ProcessSpec]:
     return server, ProcessSpec("nats", command, folder.logs / "nats.log", ready)
 
 
+def node_name(index: int) -> str:
+    """Of the local agent with this number."""
+    return f"n{index}"
+
+
+def make_keys(folder: RunFolder, num_agents: int) -> KeyFolder:
+    """Keys for everybody of this run, in its folder. Raises `CliError`."""
+    keys = KeyFolder(folder.path / "keys")
+    try:
+        keys.init([node_name(index) for index in range(num_agents)])
+    except KeysError as error:
+        raise CliError(str(error)) from error
+    return keys
+
+
+async def make_streams(addresses: Addresses) -> None:
+    """As the scheduler, which alone may: then nobody waits for its start. Raises `CliError`."""
+    await _try_bus(JetStreamSettings(url=addresses.bus_url, keys=addresses.keys, provision=True), "scheduler")
+
+
 async def check_bus(url: str) -> None:
     """Raises `CliError` if an external bus cannot be used."""
     from pydantic import ValidationError
 
     try:
-        bus = JetStreamBus(JetStreamSettings(url=url, connect_timeout_s=5.0), "resihp-cli")
+        settings = JetStreamSettings(url=url, connect_timeout_s=5.0)
     except ValidationError as error:
         raise CliError(f"--bus: {error.errors(include_url=False)[0]['msg'].removeprefix('Value error, ')}") from error
+    await _try_bus(settings, "operator")
+
+
+async def _try_bus(settings: JetStreamSettings, name: str) -> None:
+    bus = JetStreamBus(settings, name)
     try:
         await bus.connect()
     except BusError as error:
@@ -112,12 +146,12 @@ def services(
     folder: RunFolder, addresses: Addresses, listener: socket.socket
 ) -> tuple[list[ProcessSpec], list[ProcessSpec]]:
     """The services that need the database (scheduler, gateway), and those that do not (detector)."""
-    bus = {"RESIHP_BUS_URL": addresses.bus_url}
-    both = {**bus, "RESIHP_DATABASE_URL": addresses.database_url}
+    bus = addresses.bus()
+    database = {"RESIHP_DATABASE_URL": addresses.database_url}
     inherited = listener.fileno()
-    gateway = {**both, "RESIHP_GATEWAY_LISTEN_FD": str(inherited)}
+    gateway = {**bus, **database, "RESIHP_GATEWAY_LISTEN_FD": str(inherited)}
     with_database = [
-        service("scheduler", "resihp_scheduler", folder, both),
+        service("scheduler", "resihp_scheduler", folder, {**addresses.bus(makes_streams=True), **database}),
         service("gateway", "resihp_gateway", folder, gateway, inherited),
     ]
     return with_database, [service("detector", "resihp_detector", folder, bus)]
@@ -130,14 +164,14 @@ def agents(
     zygote = {} if launches else {"RESIHP_AGENT_ZYGOTE_COMMAND": "[]"}
     return [
         service(
-            f"agent-n{index}",
+            f"agent-{node_name(index)}",
             "resihp_agent",
             folder,
             {
-                "RESIHP_BUS_URL": addresses.bus_url,
-                "RESIHP_AGENT_NODE": f"n{index}",
+                **addresses.bus(),
+                "RESIHP_AGENT_NODE": node_name(index),
                 "RESIHP_AGENT_NUM_SLOTS": str(num_slots),
-                "RESIHP_AGENT_WORK_DIR": str(folder.path / "agents" / f"n{index}"),
+                "RESIHP_AGENT_WORK_DIR": str(folder.path / "agents" / node_name(index)),
                 **zygote,
             },
         )

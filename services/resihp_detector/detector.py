@@ -37,7 +37,8 @@ class Detector:
         self._bus = bus
         self._clock = clock
         self._incarnation = incarnation
-        self._probe = f"Probe-{incarnation}"
+        self._probe_job = f"{FLEET}-{incarnation}"[:64]
+        """Nobody else is subscribed to it, and permissions can name the verb."""
         self._suspects: dict[tuple[str, str], float] = {}
         """Silent starts -> when the bus was proved to work."""
         self._echoed_s: dict[tuple[str, str], float] = {}
@@ -59,7 +60,7 @@ class Detector:
         self.picture.fleet.forgive(self._now())
         await self._bus.listen(Kind.BEAT, self._on_beat)
         await self._bus.listen(Kind.ACK, self._on_ack)
-        await self._bus.serve(self._probe, self._answer_probe)
+        await self._bus.serve("Probe", self._answer_probe, job=self._probe_job)
         await self._bus.consume(DURABLE, Kind.EVENT, self._on_event)
 
     async def run(self, turn: Callable[[], None] = lambda: None) -> None:
@@ -178,9 +179,9 @@ class Detector:
         ]
 
     async def _hears_itself(self) -> bool:
-        probe = self.wrap(request.Probe(), job=FLEET)
+        probe = self.wrap(request.Probe(), job=self._probe_job)
         try:
-            await self._bus.request(probe, detail=self._probe, timeout_s=self._settings.probe_timeout_s)
+            await self._bus.request(probe, detail="Probe", timeout_s=self._settings.probe_timeout_s)
         except BusError:
             return False
         return True

@@ -36,6 +36,7 @@ def run_demo(
     agents: int,
     bus: str | None,
     port: int,
+    keys: bool = False,
     **job: Any,
 ) -> int:
     """Parse, run, judge. Returns 0 if everything asked for holds, else 1."""
@@ -51,7 +52,7 @@ def run_demo(
     check_json_path(json_path)
     deal_slots(spec.parallel.num_devices, agents)
     request = TrainingRequest(spec, switches, rejoins, nodes, verify=verify, headless=headless, json_path=json_path)
-    options = SupervisorOptions(spec.parallel.num_devices, agents, gateway_port=port, bus_url=bus)
+    options = SupervisorOptions(spec.parallel.num_devices, agents, gateway_port=port, bus_url=bus, keys=keys)
     return run_loop(train_locally(request, options))
 
 

@@ -11,9 +11,11 @@ from resihp_cli.run_folder import create
 from resihp_cli.supervisor import Supervisor, SupervisorOptions
 
 
-def run_up(*, agents: int, devices: int, bus: str | None, database: str | None, port: int) -> int:
+def run_up(*, agents: int, devices: int, bus: str | None, database: str | None, port: int, keys: bool = False) -> int:
     """Runs until interrupted, then stops everything in order; returns 0."""
-    options = SupervisorOptions(devices if agents else 0, agents, gateway_port=port, bus_url=bus, database_url=database)
+    options = SupervisorOptions(
+        devices if agents else 0, agents, gateway_port=port, bus_url=bus, database_url=database, keys=keys
+    )
     try:
         run_loop(_serve(options))
     except KeyboardInterrupt:
@@ -28,6 +30,8 @@ async def _serve(options: SupervisorOptions) -> None:
         info = supervisor.info
         console.print(f"gateway  {info.gateway_url}  (the dashboard; API description: {info.gateway_url}/docs)")
         console.print(f"bus      {info.bus_url}")
+        if options.keys:
+            console.print(f"keys     {folder.path / 'keys'}  (programs that follow events: operator/seed.nk)")
         console.print(f"logs     {folder.logs}")
         console.print("train with `resihp train JOB.toml`; Ctrl-C stops everything in order")
         try:
