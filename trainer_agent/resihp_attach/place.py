@@ -14,6 +14,8 @@ AXES = "RESIHP_ATTACH_AXES"
 HANG_S = "RESIHP_ATTACH_HANG_S"
 OWNER = "RESIHP_ATTACH_OWNER"
 """Process that speaks for the rank: helpers that it starts (data loaders, compilers) inherit this and stay silent."""
+LAUNCH_FD = "RESIHP_LAUNCH_FD"
+"""Descriptor of a rank's line to `resihp launch` (`resihp_attach.ddp`)."""
 _DEFAULT_HANG_S = 120.0
 _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 

@@ -1,0 +1,86 @@
+"""`resihp launch` with real processes: a rank dies in mid-iteration, the others go on as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from resihp_cli.__main__ import main
+
+SCRIPT = Path(__file__).parents[3] / "examples" / "attach" / "launch_ddp.py"
+DONE = re.compile(r"rank (\d) \(process (\d+)\) done with ranks \(([\d, ]*)\)")
+
+
+def launch(folder: Path, *arguments: str, ranks: int = 4) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    outcome = folder / "outcome.json"
+    command = [sys.executable, "-m", "resihp_cli", "launch", "-n", str(ranks), "--stall", "0.5", "--json", str(outcome)]
+    done = subprocess.run([*command, *arguments], check=False, capture_output=True, text=True, timeout=100)
+    return done, json.loads(outcome.read_text())
+
+
+@pytest.mark.parametrize(
+    ("point", "number"),
+    [
+        ("backward", "KILL"),
+        pytest.param("step", "KILL", marks=pytest.mark.soak),
+        pytest.param("forward", "STOP", marks=pytest.mark.soak),
+    ],
+)
+def test_three_of_four_go_on_in_the_same_processes(point: str, number: str, tmp_path: Path) -> None:
+    steps = ("--iterations", "20", "--output", str(tmp_path))
+    alone = subprocess.run(
+        [sys.executable, str(SCRIPT), *steps], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert alone.returncode == 0, alone.stderr
+    reference = torch.load(tmp_path / "rank-0.pt")
+    (tmp_path / "rank-0.pt").unlink()
+
+    victim = ("--kill-rank", "2", "--at", "9", "--point", point, "--signal", number)
+    done, outcome = launch(tmp_path, str(SCRIPT), *steps, *victim)
+
+    assert done.returncode == 0, done.stderr
+    assert "rank 2 lost (SIGKILL); going on with 0, 1, 3" in done.stderr
+    (loss,) = outcome["losses"]
+    assert (loss["rank"], loss["ending"], loss["epoch"]) == (2, "SIGKILL", 2)
+    assert loss["iteration"] in (9, 10)  # a killed rank's last vote may still have reached the others
+    finished = {rank: (int(pid), ranks) for rank, pid, ranks in DONE.findall(done.stdout)}
+    assert finished == {rank: (outcome["pids"][rank], "0, 1, 3") for rank in "013"}  # the processes that were started
+    survivors = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in (0, 1, 3)]
+    assert not (tmp_path / "rank-2.pt").exists()
+    for parameters in survivors:
+        for ours, first, undisturbed in zip(parameters, survivors[0], reference, strict=True):
+            assert torch.equal(ours, first)
+            torch.testing.assert_close(ours, undisturbed, rtol=0.0, atol=1e-9)
+
+
+def test_a_script_that_knows_nothing_of_it_is_launched_as_torchrun_does(tmp_path: Path) -> None:
+    text = 'test "$RANK" = 1 && exit 3; test "$WORLD_SIZE$LOCAL_RANK" = "3$RANK" && exec sleep 60'
+    done, outcome = launch(tmp_path, "/bin/sh", "-c", text, ranks=3)
+    assert done.returncode == 3
+    assert "does not use resihp_attach.ddp" in done.stderr
+    assert outcome["exit_codes"] == {"0": -signal.SIGTERM, "1": 3, "2": -signal.SIGTERM}
+
+
+def test_all_ranks_end_well(tmp_path: Path) -> None:
+    done, outcome = launch(tmp_path, "/bin/true", ranks=2)
+    assert (done.returncode, done.stderr, outcome["losses"]) == (0, "", [])
+
+
+def test_wrong_use_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.defpath)
+    for arguments, text in (
+        (["-n", "2", "--min-ranks", "3", "/bin/true"], "--min-ranks 3 exceeds --nproc-per-node 2"),
+        (["no-such-file.py"], "no-such-file.py: no such script"),
+        (["no-such-program"], "no-such-program: no such program"),
+    ):
+        assert main(["launch", *arguments]) == 2
+        assert text in capsys.readouterr().err
