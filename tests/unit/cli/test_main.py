@@ -19,6 +19,7 @@ from support.gateway import AFTER_LOSS, seed
 COMMANDS = {
     "run",
     "demo",
+    "launch",
     "up",
     "train",
     "status",
