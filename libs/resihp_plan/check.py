@@ -6,7 +6,7 @@ Errors: `InvalidProgram` (a ValueError) names the rule and the operation.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from resihp_plan.edges import Place
 from resihp_plan.plan import ParallelPlan, Schedule
@@ -49,8 +49,9 @@ def check_program(program: Program, plan: ParallelPlan) -> None:
     _check_units(sequences, plan)
     for ops in sequences.values():
         _check_causality(ops, plan)
-    _check_edges(sequences)
-    _check_progress(sequences)
+    edges = {place: [None if op.kind.is_compute else _edge(op) for op in ops] for place, ops in sequences.items()}
+    _check_edges(sequences, edges)
+    _check_progress(sequences, edges)
 
 
 def _sequences(program: Program, plan: ParallelPlan) -> dict[Place, tuple[Op, ...]]:
@@ -62,13 +63,13 @@ def _sequences(program: Program, plan: ParallelPlan) -> dict[Place, tuple[Op, ..
                 if program.ops[rank] != first:
                     raise InvalidProgram(f"same order: ranks {stage.ranks[0]} and {rank} of R{a}.S{s} differ")
             for op in first:
-                if op.place != Place(a, s):
+                if op.executor != a or op.stage != s:
                     raise InvalidProgram(f"placement: {op} is in the program of R{a}.S{s}")
             found[Place(a, s)] = first
     return found
 
 
-def _check_units(sequences: dict[Place, tuple[Op, ...]], plan: ParallelPlan) -> None:
+def _check_units(sequences: Sequences, plan: ParallelPlan) -> None:
     expected: set[Unit] = {
         (a, s, m)
         for a, replica in enumerate(plan.replicas)
@@ -123,6 +124,9 @@ def _needs(kind: OpKind, is_first: bool, is_last: bool, schedule: Schedule) -> I
 
 Edge = tuple[OpKind, Place, Place]
 """(kind of send, sending place, receiving place)."""
+Sequences = Mapping[Place, tuple[Op, ...]]
+Edges = Mapping[Place, Sequence[Edge | None]]
+"""Over which edge each operation of `Sequences` sends or receives; None for a computation."""
 
 
 def _edge(op: Op) -> Edge:
@@ -133,18 +137,17 @@ def _edge(op: Op) -> Edge:
     return MATCHING_SEND[op.kind], op.peer, op.place
 
 
-def _check_edges(sequences: dict[Place, tuple[Op, ...]]) -> None:
+def _check_edges(sequences: Sequences, edges: Edges) -> None:
     sent: dict[Edge, list[tuple[int, int]]] = defaultdict(list)
     received: dict[Edge, list[tuple[int, int]]] = defaultdict(list)
-    for ops in sequences.values():
-        for op in ops:
-            if op.kind.is_compute:
+    for place, ops in sequences.items():
+        for op, edge in zip(ops, edges[place], strict=True):
+            if edge is None:
                 continue
-            edge = _edge(op)
             step = 1 if edge[0] is OpKind.SEND_ACT else -1
             if edge[2].stage != edge[1].stage + step or edge[2] not in sequences:
                 raise InvalidProgram(f"edges: {op} does not go to a neighbouring stage")
-            (sent if op.kind.is_send else received)[edge].append((op.replica, op.micro_batch))
+            (sent if op.kind is edge[0] else received)[edge].append((op.replica, op.micro_batch))
     for edge in sorted({*sent, *received}):
         name = f"{edge[0]} R{edge[1].replica}.S{edge[1].stage} -> R{edge[2].replica}.S{edge[2].stage}"
         if sent[edge] != received[edge]:
@@ -153,7 +156,7 @@ def _check_edges(sequences: dict[Place, tuple[Op, ...]]) -> None:
             raise InvalidProgram(f"edges: {name} carries a message twice: {sent[edge]}")
 
 
-def _check_progress(sequences: dict[Place, tuple[Op, ...]]) -> None:
+def _check_progress(sequences: Sequences, edges: Edges) -> None:
     """Run the program abstractly. Sends never wait and edges are first in, first out, so the outcome is unique."""
     position = dict.fromkeys(sequences, 0)
     in_flight: Counter[Edge] = Counter()
@@ -161,21 +164,23 @@ def _check_progress(sequences: dict[Place, tuple[Op, ...]]) -> None:
     ready = deque(sequences)
     while ready:
         place = ready.popleft()
-        ops = sequences[place]
-        while position[place] < len(ops):
-            op = ops[position[place]]
-            if op.kind.is_receive:
-                edge = _edge(op)
-                if not in_flight[edge]:
-                    waiting[edge] = place
-                    break
-                in_flight[edge] -= 1
-            elif op.kind.is_send:
-                edge = _edge(op)
+        ops, via = sequences[place], edges[place]
+        for i in range(position[place], len(ops)):
+            position[place] = i
+            edge = via[i]
+            if edge is None:
+                continue
+            if ops[i].kind is edge[0]:
                 in_flight[edge] += 1
                 if edge in waiting:
                     ready.append(waiting.pop(edge))
-            position[place] += 1
+            elif in_flight[edge]:
+                in_flight[edge] -= 1
+            else:
+                waiting[edge] = place
+                break
+        else:
+            position[place] = len(ops)
     stuck = [str(sequences[p][i]) for p, i in position.items() if i < len(sequences[p])]
     if stuck:
         raise InvalidProgram(f"no cycle: these operations wait for each other: {'; '.join(stuck)}")

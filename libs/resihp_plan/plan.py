@@ -143,7 +143,7 @@ class ParallelPlan:
 
     def executor(self, replica: int, stage: int, micro_batch: int) -> int:
         """The replica whose devices run this unit: `replica` itself unless the unit is migrated."""
-        return self._executors.get((replica, stage, micro_batch), replica)
+        return self._executors.get((replica, stage, micro_batch), replica) if self.migrations else replica
 
     def num_units(self, replica: int, stage: int) -> int:
         """Micro-batches that this stage executes: its own, without those given away, with those taken over."""

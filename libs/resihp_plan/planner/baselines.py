@@ -210,8 +210,8 @@ def _filled(groups: Groups, a: int) -> Pipeline:
 
 
 def _empty(like: TpGroup, a: int, s: int) -> TpGroup:
-    """Ranks below zero belong to nobody."""
-    return replace(like, ranks=(-1 - (a << 16) - s,), weights=(1,), layer_s=inf, head_s=inf, kind=-1)
+    """Ranks below zero belong to nobody, and no memory limits them."""
+    return replace(like, ranks=(-1 - (a << 16) - s,), weights=(1,), layer_s=inf, head_s=inf, kind=-1, rooms=())
 
 
 def _excluded(maker: GroupMaker, ranks: Sequence[int]) -> TpGroup | None:

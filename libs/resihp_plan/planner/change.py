@@ -19,7 +19,7 @@ from resihp_plan.plan import ParallelPlan, ReplicaPlan, Schedule, StagePlan
 from resihp_plan.planner.candidates import Search, arrangements
 from resihp_plan.planner.decision import Alternative, Decision, Infeasible, InfeasibleKind
 from resihp_plan.planner.effort import Effort, Switches
-from resihp_plan.planner.moving import Moving, moving
+from resihp_plan.planner.moving import Mover, Moving
 from resihp_plan.planner.polish import polish
 from resihp_plan.planner.price import Price
 from resihp_plan.planner.proof import prove
@@ -163,6 +163,7 @@ class _Planning:
     ) -> None:
         self.plan, self.model, self.cluster, self.usable = plan, model, cluster, usable
         self.space, self.price, self.epoch = space, price, epoch
+        self.mover = Mover(plan, model)
         self.found: dict[str, _Candidate] = {}
 
     def propose(
@@ -221,7 +222,7 @@ class _Planning:
         if digest in self.found:
             return
         seconds = self.space.step_s(shape) if step_s is None else step_s
-        moved = moving(self.plan, plan, self.model) if not keep else Moving(0, 0, 0)
+        moved = self.mover.to(plan) if not keep else Moving(0, 0, 0)
         change_s = 0.0 if keep else self.price.change_s(moved, self.space.cost)
         tokens = self.space.workload.tokens / seconds * max(0.0, self.price.horizon_s - change_s)
         self.found[digest] = _Candidate(name, plan, seconds, moved, change_s, tokens)

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from math import prod
 
 from resihp_plan.layout import unit_shares
 from resihp_plan.model import EMBEDDING, HEAD, ModelSpec, Split
@@ -26,61 +27,76 @@ class Moving:
     """Ranks that receive anything."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Held:
-    """Where a rank is, in units of each split."""
+    """Where a rank is, in units of each split. One object per kind of place in a plan, so that it is its own key."""
 
     layers: tuple[int, int]
-    first: bool
+    embeds: bool
     last: bool
     units: tuple[tuple[int, int], ...]
     """In the order of `Split`."""
 
-    def embeds(self, model: ModelSpec) -> bool:
-        return self.first or (self.last and model.tied_embeddings)
+
+class Mover:
+    """What changes from one plan to others move."""
+
+    def __init__(self, old: ParallelPlan, model: ModelSpec) -> None:
+        self._model = model
+        self._before = _held(old, model)
+        self._sizes = _sizes(model)
+
+    def to(self, new: ParallelPlan) -> Moving:
+        """What the ranks of `new` must receive if those of the old plan that are in `new` kept their shards."""
+        before = self._before
+        pairs = Counter((before.get(rank), now) for rank, now in _held(new, self._model).items())
+        received = [(n, elements) for (then, now), n in pairs.items() if (elements := self._received(then, now))]
+        return Moving(
+            sum(n * elements for n, elements in received),
+            max((elements for _, elements in received), default=0),
+            sum(n for n, _ in received),
+        )
+
+    def _received(self, then: _Held | None, now: _Held) -> int:
+        """Elements that a rank lacks."""
+        layers = now.layers[1] - now.layers[0]
+        if then is None:
+            return sum(
+                (stop - start) * (layer * layers + embedding * now.embeds + head * now.last)
+                for (start, stop), (layer, embedding, head) in zip(now.units, self._sizes, strict=True)
+            )
+        kept_layers = _overlap(then.layers, now.layers)
+        kept_embedding, kept_head = now.embeds and then.embeds, now.last and then.last
+        elements = 0
+        for old, new, (layer, embedding, head) in zip(then.units, now.units, self._sizes, strict=True):
+            units = new[1] - new[0]
+            common = _overlap(old, new)
+            elements += layer * (layers * units - kept_layers * common)
+            elements += embedding * (now.embeds * units - kept_embedding * common)
+            elements += head * (now.last * units - kept_head * common)
+        return elements
 
 
 def moving(old: ParallelPlan, new: ParallelPlan, model: ModelSpec) -> Moving:
-    """What the ranks of `new` must receive if those of `old` that are in `new` kept their shards."""
-    before = _held(old, model)
-    pairs = Counter((before.get(rank), now) for rank, now in _held(new, model).items())
-    received = [(n, elements) for (then, now), n in pairs.items() if (elements := _received(then, now, model))]
-    return Moving(
-        sum(n * elements for n, elements in received),
-        max((elements for _, elements in received), default=0),
-        sum(n for n, _ in received),
-    )
-
-
-def _received(then: _Held | None, now: _Held, model: ModelSpec) -> int:
-    """Elements that a rank lacks."""
-    if then == now:
-        return 0
-    elements = 0
-    layers = now.layers[1] - now.layers[0]
-    kept_layers = 0 if then is None else _overlap(then.layers, now.layers)
-    for i, (split, (start, stop)) in enumerate(zip(Split, now.units, strict=True)):
-        common = 0 if then is None else _overlap(then.units[i], (start, stop))
-        elements += _elements(model, 0, split) * (layers * (stop - start) - kept_layers * common)
-        for part, here, there in (
-            (EMBEDDING, now.embeds(model), then is not None and then.embeds(model)),
-            (HEAD, now.last, then is not None and then.last),
-        ):
-            if here:
-                elements += _elements(model, part, split) * (stop - start - (common if there else 0))
-    return elements
+    """`Mover.to`, for one change."""
+    return Mover(old, model).to(new)
 
 
 def _held(plan: ParallelPlan, model: ModelSpec) -> dict[int, _Held]:
     found: dict[int, _Held] = {}
     cuts: dict[tuple[int, ...], list[tuple[tuple[int, int], ...]]] = {}
+    places: dict[tuple[int, int, bool, bool, tuple[int, ...]], list[_Held]] = {}
     for replica in plan.replicas:
-        last = len(replica.stages) - 1
+        end = len(replica.stages) - 1
         for s, stage in enumerate(replica.stages):
-            if stage.weights not in cuts:
-                cuts[stage.weights] = _cut(stage, model)
-            for rank, units in zip(stage.ranks, cuts[stage.weights], strict=True):
-                found[rank] = _Held((stage.layer_start, stage.layer_stop), s == 0, s == last, units)
+            last = s == end
+            embeds = s == 0 or (last and model.tied_embeddings)
+            key = stage.layer_start, stage.layer_stop, embeds, last, stage.weights
+            if key not in places:
+                if stage.weights not in cuts:
+                    cuts[stage.weights] = _cut(stage, model)
+                places[key] = [_Held(key[:2], embeds, last, units) for units in cuts[stage.weights]]
+            found.update(zip(stage.ranks, places[key], strict=True))
     return found
 
 
@@ -95,16 +111,17 @@ def _cut(stage: StagePlan, model: ModelSpec) -> list[tuple[tuple[int, int], ...]
     return [tuple(each) for each in found]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
+def _sizes(model: ModelSpec) -> tuple[tuple[int, int, int], ...]:
+    """[split]: elements of one unit of a layer, of the embedding, of the head."""
+    return tuple(
+        (_elements(model, 0, split), _elements(model, EMBEDDING, split), _elements(model, HEAD, split))
+        for split in Split
+    )
+
+
 def _elements(model: ModelSpec, part: int, split: Split) -> int:
-    found = 0
-    for tensor in model.tensors:
-        if tensor.layer == part and tensor.split is split:
-            size = 1
-            for n in tensor.shape:
-                size *= n
-            found += size // tensor.num_units
-    return found
+    return sum(prod(t.shape) // t.num_units for t in model.tensors if t.layer == part and t.split is split)
 
 
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> int:

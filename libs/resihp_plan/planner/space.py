@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -45,8 +46,9 @@ class Space:
     _worth: dict[tuple[int, ...], Worth | None] = field(default_factory=dict)
     _exact: dict[tuple[Schedule, tuple[int, ...], Layers, int], float] = field(default_factory=dict)
     _stage: dict[tuple[int, int, bool, tuple[OpKind, ...]], tuple[float, ...]] = field(default_factory=dict)
-    _room: dict[tuple[Schedule, tuple[MemberRoom, ...], int, int], int] = field(default_factory=dict)
-    _edge: dict[tuple[int, int, float], float] = field(default_factory=dict)
+    _room: dict[tuple[Schedule, int, int, int], int] = field(default_factory=dict)
+    _alike: dict[tuple[Schedule, tuple[MemberRoom, ...], int, int], int] = field(default_factory=dict)
+    _edge: dict[tuple[int, int, float], tuple[float, float]] = field(default_factory=dict)
 
     def at(self, maker: GroupMaker, schedule: Schedule) -> Space:
         """The same rules for groups of another maker; nothing is remembered."""
@@ -85,11 +87,14 @@ class Space:
 
     def room(self, pipeline: Pipeline, stage: int, schedule: Schedule) -> int:
         """Layers that the stage can hold under a schedule."""
-        num_stages, group = len(pipeline), pipeline[stage]
-        key = schedule, group.rooms, num_stages, stage
+        group, num_stages = pipeline[stage], len(pipeline)
+        key = schedule, group.kind, num_stages, stage
         if key not in self._room:
-            whole, late = held_units(schedule, num_stages, stage, self.cost.model)
-            self._room[key] = group.max_layers(whole, late, (stage == 0) + (stage == num_stages - 1))
+            alike = schedule, group.rooms, num_stages, stage  # many kinds have the same room
+            if alike not in self._alike:
+                whole, late = held_units(schedule, num_stages, stage, self.cost.model)
+                self._alike[alike] = group.max_layers(whole, late, (stage == 0) + (stage == num_stages - 1))
+            self._room[key] = self._alike[alike]
         return self._room[key]
 
     def fits(self, shape: Shape) -> bool:
@@ -108,22 +113,30 @@ class Space:
         )
 
     def _most(self, pipeline: Pipeline, layers: Layers) -> float:
-        per_layer, vocabulary = layer_elements(self.cost.model), vocabulary_elements(self.cost.model)
+        per_layer, vocabulary = self._elements
         last = len(pipeline) - 1
         return max(
-            g.share * (n * per_layer + (vocabulary if s in (0, last) else 0)) / g.link
-            for s, (g, n) in enumerate(zip(pipeline, layers, strict=True))
+            [
+                g.share * (n * per_layer + (vocabulary if s in (0, last) else 0)) / g.link
+                for s, (g, n) in enumerate(zip(pipeline, layers, strict=True))
+            ]
         )
+
+    @cached_property
+    def _elements(self) -> tuple[int, int]:
+        return layer_elements(self.cost.model), vocabulary_elements(self.cost.model)
 
     def _transfers(self, pipeline: Pipeline) -> tuple[list[float], list[float]]:
         """Seconds per edge: activations, gradients. Unequal degrees make them differ."""
-        edges = list(itertools.pairwise(pipeline))
-        return [self._transfer_s(a, b) for a, b in edges], [self._transfer_s(b, a) for a, b in edges]
+        edges = [self._both_ways_s(a, b) for a, b in itertools.pairwise(pipeline)]
+        return [there for there, _ in edges], [back for _, back in edges]
 
-    def _transfer_s(self, sender: TpGroup, receiver: TpGroup) -> float:
+    def _both_ways_s(self, sender: TpGroup, receiver: TpGroup) -> tuple[float, float]:
         key = len(sender.ranks), len(receiver.ranks), min(sender.link, receiver.link)
         if key not in self._edge:
-            self._edge[key] = self.cost.transfer_s(key[0], key[1], self.workload.tokens_per_micro_batch, key[2])
+            a, b, link = key
+            tokens = self.workload.tokens_per_micro_batch
+            self._edge[key] = self.cost.transfer_s(a, b, tokens, link), self.cost.transfer_s(b, a, tokens, link)
         return self._edge[key]
 
     def counts(self, worths: Sequence[Worth]) -> tuple[int, ...]:
@@ -193,7 +206,7 @@ class Space:
             return dict(zip(kinds, self._stage_s(pipeline[at.stage], layers[at.stage], last, kinds), strict=True))
 
         def transfer_s(a: Place, b: Place) -> float:
-            return self._transfer_s(shape.pipelines[a.replica][a.stage], shape.pipelines[b.replica][b.stage])
+            return self._both_ways_s(shape.pipelines[a.replica][a.stage], shape.pipelines[b.replica][b.stage])[0]
 
         return exchange_s(shape.plan(0, (), self.maker.health), mixed, seconds, transfer_s)
 

@@ -76,72 +76,61 @@ def timeline(schedule: Schedule, num_stages: int, num_micro_batches: int) -> Tim
     """
     lanes = [list(order(schedule, num_stages, s, num_micro_batches)) for s in range(num_stages)]
     kinds = tuple(k for k in OpKind if k in {kind for kind, _ in lanes[0]})
-    graph = _run(lanes, kinds, num_micro_batches)
-    return Timeline(num_stages, kinds, len(graph.own), graph.levels())
+    return Timeline(num_stages, kinds, num_stages * len(lanes[0]), _levels(lanes, kinds, num_micro_batches))
 
 
-@dataclass
-class _Graph:
-    """Operations in an order in which they can run; -1 is the start of everything."""
+def _levels(lanes: list[list[Computation]], kinds: tuple[OpKind, ...], count: int) -> tuple[_Level, ...]:
+    """All operations by level. Before that they are numbered lane by lane."""
+    num_stages, length, free = len(lanes), len(lanes[0]), 2 * (len(lanes) - 1)
+    first = {kind: i * count for i, kind in enumerate(kinds)}
+    codes = np.array([[first[kind] + m for kind, m in lane] for lane in lanes], dtype=np.intp)
+    place = np.empty_like(codes)  # [stage, code]: where in its lane
+    np.put_along_axis(place, codes, np.broadcast_to(np.arange(length), codes.shape), axis=1)
+    nodes = np.arange(num_stages * length).reshape(num_stages, length)
+    own, other = np.full_like(nodes, -1), np.full_like(nodes, -1)
+    own[:, 1:] = nodes[:, :-1]
+    edge = np.full_like(nodes, free)
+    kind_of = codes // count
+    back = OpKind.BACKWARD_INPUT if OpKind.BACKWARD_INPUT in kinds else OpKind.BACKWARD
+    for s in range(num_stages):
+        if s:
+            _wait(s, s - 1, kind_of[s] == kinds.index(OpKind.FORWARD), s - 1, codes, place, other, edge)
+        if s + 1 < num_stages:
+            _wait(s, s + 1, kind_of[s] == kinds.index(back), num_stages - 1 + s, codes, place, other, edge)
+    depth = _depths(other).ravel()
+    by_level = np.argsort(depth, kind="stable")
+    number = np.empty(depth.size + 1, dtype=np.intp)  # old -> new; the last entry (-1) is the start of everything
+    number[by_level] = np.arange(depth.size)
+    number[-1] = depth.size
+    own, other = (number[x.ravel()[by_level]] for x in (own, other))
+    column = (kind_of * num_stages + np.arange(num_stages)[:, None]).ravel()[by_level]
+    edge = edge.ravel()[by_level]
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(depth))]).tolist()
+    return tuple(_Level(a, b, own[a:b], other[a:b], edge[a:b], column[a:b]) for a, b in itertools.pairwise(bounds))
 
-    own: list[int]
-    other: list[int]
-    edge: list[int]
-    column: list[int]
-    depth: list[int]
 
-    def levels(self) -> tuple[_Level, ...]:
-        depth = np.array(self.depth, dtype=np.intp)
-        by_level = np.argsort(depth, kind="stable")
-        number = np.empty(len(depth) + 1, dtype=np.intp)  # old -> new; the last entry (-1) is the start of everything
-        number[by_level] = np.arange(len(depth))
-        number[-1] = len(depth)
-        own, other = (number[np.array(x, dtype=np.intp)][by_level] for x in (self.own, self.other))
-        edge, column = (np.array(x, dtype=np.intp)[by_level] for x in (self.edge, self.column))
-        bounds = np.concatenate([[0], np.cumsum(np.bincount(depth))])
-        return tuple(
-            _Level(int(a), int(b), own[a:b], other[a:b], edge[a:b], column[a:b]) for a, b in itertools.pairwise(bounds)
-        )
+def _wait(
+    s: int, at: int, which: npt.NDArray[np.bool_], via: int, codes: Ints, place: Ints, other: Ints, edge: Ints
+) -> None:
+    """Operations `which` of stage `s` wait for the same of stage `at`."""
+    other[s, which] = at * codes.shape[1] + place[at, codes[s, which]]
+    edge[s, which] = via
 
 
-def _run(lanes: list[list[Computation]], kinds: tuple[OpKind, ...], count: int) -> _Graph:
-    """Runs the program once, symbolically: visits stages until none gets further; each stops at what it waits for."""
-    num_stages, free = len(lanes), 2 * (len(lanes) - 1)
-    graph = _Graph([], [], [], [], [])
-    own, others, edges, columns, depth = graph.own, graph.other, graph.edge, graph.column, graph.depth
-    column_of = {kind: i * num_stages for i, kind in enumerate(kinds)}
-    results = {k: [[-1] * count for _ in lanes] for k in kinds}
-    back = OpKind.BACKWARD_INPUT if OpKind.BACKWARD_INPUT in results else OpKind.BACKWARD
-    position, last = [0] * num_stages, [-1] * num_stages
-    left = sum(map(len, lanes))
-    while left:
-        before = left
-        for s, lane in enumerate(lanes):
-            previous, first = last[s], position[s]
-            above = results[OpKind.FORWARD][s - 1] if s else None
-            below = results[back][s + 1] if s + 1 < num_stages else None
-            for kind, m in itertools.islice(lane, first, None):
-                other, edge = -1, free
-                if kind is OpKind.FORWARD:
-                    if above is not None:
-                        other, edge = above[m], s - 1
-                elif kind is back and below is not None:
-                    other, edge = below[m], num_stages - 1 + s
-                if other < 0 and edge < free:
-                    break
-                node = len(own)
-                level = 0 if previous < 0 else depth[previous] + 1
-                if other >= 0 and depth[other] >= level:
-                    level = depth[other] + 1
-                own.append(previous)
-                others.append(other)
-                edges.append(edge)
-                columns.append(column_of[kind] + s)
-                depth.append(level)
-                results[kind][s][m] = previous = node
-                position[s] += 1
-            last[s] = previous
-            left -= position[s] - first
-        if left == before:
+def _depths(other: Ints) -> Ints:
+    """[stage, operation]: the longest chain of operations before each. Stage by stage, down and up the pipeline, until
+    nothing changes: about as often as a micro-batch's slot is used again."""
+    num_stages, length = other.shape
+    depth = np.zeros_like(other)
+    flat, steps = depth.ravel(), np.arange(length)  # `flat` is a view
+    waits = other >= 0
+    sweep = [*range(num_stages), *range(num_stages - 2, -1, -1)]
+    while True:
+        before = int(depth.sum())
+        for s in sweep:
+            ready = np.where(waits[s], flat[other[s]] + 1, 0)
+            depth[s] = np.maximum.accumulate(ready - steps) + steps
+        if int(depth.sum()) == before:
+            return depth
+        if int(depth.max()) >= depth.size:
             raise ValueError("program waits for ever")
-    return graph

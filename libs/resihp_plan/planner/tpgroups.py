@@ -7,7 +7,7 @@ The seconds are those of `CostModel.stage_cost` for one layer, with and without 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from resihp_plan.cluster import Health, speed_of
@@ -20,6 +20,8 @@ from resihp_plan.planner.level import level
 from resihp_plan.workload import MicroBatchWork
 
 Weights = tuple[int, ...]
+_Facts = tuple[int, float, float, float, tuple[MemberRoom, ...], float]
+"""What follows `weights` in a `TpGroup`."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +30,17 @@ class TpGroup:
 
     ranks: tuple[int, ...]
     weights: Weights
-    layer_s: float
-    """Forward and backward of one typical micro-batch through one layer."""
-    head_s: float
-    """What the head adds."""
-    share: float
-    """Largest fraction of a layer's parameters that a member holds."""
     kind: int
-    """Groups of one kind are equal in all of this but the ranks."""
-    rooms: tuple[MemberRoom, ...]
+    """Groups of one maker that have the same number are equal in all of what follows, and in their size."""
+    layer_s: float = field(compare=False)
+    """Forward and backward of one typical micro-batch through one layer."""
+    head_s: float = field(compare=False)
+    """What the head adds."""
+    share: float = field(compare=False)
+    """Largest fraction of a layer's parameters that a member holds."""
+    rooms: tuple[MemberRoom, ...] = field(compare=False)
     """Of members with a memory limit, without repetition."""
-    link: float = 1.0
+    link: float = field(compare=False, default=1.0)
     """Relative bandwidth of the member with the slowest way out."""
 
     def max_layers(self, in_flight: int, late: int, num_ends: int) -> int:
@@ -65,6 +67,7 @@ class GroupMaker:
         self._lines: dict[tuple[Weights, tuple[float, ...]], tuple[float, float]] = {}
         self._best: dict[tuple[float, ...], tuple[tuple[int, ...], Weights] | None] = {}
         self._kinds: dict[object, int] = {}
+        self._known: dict[object, _Facts | None] = {}
         self._shares: dict[Weights, tuple[float, ...]] = {}
         self._rooms: dict[tuple[Weights, tuple[int | None, ...]], tuple[MemberRoom, ...]] = {}
 
@@ -76,19 +79,26 @@ class GroupMaker:
 
     def given(self, ranks: Sequence[int], weights: Sequence[int]) -> TpGroup | None:
         """The group with exactly these weights; None if the model has no unit for somebody."""
-        shares_ = tuple(weights)
-        if not _everybody_works(shares_, self.cost.model):
-            return None
-        members = tuple(ranks)
-        layer_s, head_s = self._line(members, shares_)
-        if shares_ not in self._shares:
-            self._shares[shares_] = _parameter_shares(shares_, self.cost.model)
-        held = self._shares[shares_]
-        rooms = self._rooms_of(members, shares_, held)
+        members, shares_ = tuple(ranks), tuple(weights)
+        limit_of = self.memory.limit_of if self.memory is not None else {}
         link = self.cost.link(members)
-        key = (len(members), layer_s, head_s, max(held), rooms, link)
-        kind = self._kinds.setdefault(key, len(self._kinds))
-        return TpGroup(members, shares_, layer_s, head_s, max(held), kind, rooms, link)
+        limits = tuple(limit_of.get(rank) for rank in members)
+        key = shares_, tuple(self.speed(rank) for rank in members), limits, link
+        if key not in self._known:
+            self._known[key] = self._work_out(members, shares_, link)
+        known = self._known[key]
+        return None if known is None else TpGroup(members, shares_, *known)
+
+    def _work_out(self, members: tuple[int, ...], weights: Weights, link: float) -> _Facts | None:
+        if not _everybody_works(weights, self.cost.model):
+            return None
+        layer_s, head_s = self._line(members, weights)
+        if weights not in self._shares:
+            self._shares[weights] = _parameter_shares(weights, self.cost.model)
+        held = self._shares[weights]
+        rooms = self._rooms_of(members, weights, held)
+        facts = len(members), layer_s, head_s, max(held), rooms, link
+        return self._kinds.setdefault(facts, len(self._kinds)), *facts[1:]
 
     def best(self, ranks: Sequence[int], *, largest: bool = False) -> TpGroup | None:
         """The fastest group out of `ranks`; None for nobody.
