@@ -58,8 +58,8 @@ bench-planner: $(STAMP) ## Planner against other policies, planning time, batch 
 bench-detection: $(STAMP) ## Measure detection of slow devices; RESIHP_DATA_DIR names the folder of real traces, if there is one
 	$(BIN)/python -m benchmarks.detection $(ARGS)
 
-compose-check: $(STAMP) ## Run docker-compose.yml for real: build, train over two agents, kill a worker, read events and history
-	$(BIN)/python scripts/compose_check.py $(ARGS)
+compose-check: $(STAMP) ## Run docker-compose.yml for real: build, train over two agents, kill a worker, restart every service, read the history
+	$(BIN)/python -m scripts.compose_check $(ARGS)
 
 clean: ## Remove .venv, caches, builds and run folders
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .resihp

@@ -2,7 +2,8 @@
 
 Builds both images, starts the project under a name and a port of its own with fresh secrets, trains one job over both
 agents, kills a worker process in its container, and checks what a user can see: live events, REST history, the stored
-record. Always tears down. Exit status 0 only if every check holds.
+record. Then it restarts every service, one by one, under a second job, and the whole project over its volumes. Always
+tears down. Exit status 0 only if every check holds.
 
 Needs a Docker engine with `docker compose` or `docker-compose`. Options: --keep leaves it running, --no-build.
 """
@@ -12,116 +13,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import secrets
-import shutil
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
 
-from resihp_cli.client import GatewayClient, is_temporary
+from resihp_cli.client import GatewayClient
 from resihp_cli.errors import CliError
 from resihp_gateway.models import DeviceView, EventView
 from resihp_messages import JobSpec
+from scripts.compose_project import CheckFailed, Compose, eventually, expect
+from scripts.compose_restarts import cannot_command, down_and_up, restarts, submitted
 
-ROOT = Path(__file__).parents[1]
 JOB = "compose-check"
 ITERATIONS = 40
 KILL_AFTER = 10
 """Iterations to be committed before the kill: warm-up is over."""
 VICTIM = 5
 FAILURES = {"WorkerLost", "WorkerFrozen", "NodeLost", "LinkLost"}
-
-
-class CheckFailed(Exception):
-    """A check does not hold; the text says which and what was seen."""
-
-
-def expect(holds: bool, what: str, seen: object = "") -> None:
-    """Print the check and its figure, or raise `CheckFailed`."""
-    if not holds:
-        raise CheckFailed(f"{what}: saw {seen!r}")
-    print(f"  ok  {what}" + (f": {seen}" if seen != "" else ""), flush=True)
-
-
-class Compose:
-    """One compose project of its own: name, port and secrets are fresh, so that it meets no other."""
-
-    def __init__(self) -> None:
-        self._command = _engine()
-        self.port = _free_port()
-        self._environment = {
-            **os.environ,
-            "COMPOSE_PROJECT_NAME": f"resihpcheck{os.getpid()}",
-            "RESIHP_PORT": str(self.port),
-            "RESIHP_BUS_TOKEN": "t" + secrets.token_hex(16),
-            "POSTGRES_PASSWORD": "p" + secrets.token_hex(16),
-            # A container engine without a route of its own still builds through the machine's network.
-            "RESIHP_BUILD_NETWORK": os.environ.get("RESIHP_BUILD_NETWORK", "host"),
-        }
-
-    def run(self, *arguments: str, timeout_s: float = 120.0, quiet: bool = True, check: bool = True) -> str:
-        """One compose command. Raises `CheckFailed` with its last words if it fails."""
-        done = subprocess.run(
-            [*self._command, *arguments],
-            cwd=ROOT,
-            env=self._environment,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if quiet else None,
-            stderr=subprocess.PIPE if quiet else None,
-            text=True,
-            timeout=timeout_s,
-        )
-        if check and done.returncode:
-            raise CheckFailed(f"{' '.join(arguments)}: status {done.returncode}\n{(done.stderr or '')[-2000:]}")
-        return done.stdout or ""
-
-    def python(self, service: str, program: str) -> str:
-        """What a Python program prints inside a running service's container."""
-        return self.run("exec", "-T", service, "python", "-c", program).strip()
-
-
-def _engine() -> list[str]:
-    if (
-        shutil.which("docker")
-        and not subprocess.run(
-            ["docker", "compose", "version"], check=False, capture_output=True, timeout=20
-        ).returncode
-    ):
-        return ["docker", "compose"]
-    if shutil.which("docker-compose"):
-        return ["docker-compose"]
-    raise CheckFailed("no Docker Compose here: install the docker compose plugin or docker-compose, and start dockerd")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-async def eventually(
-    condition: Callable[[], Awaitable[Any]], what: str, *, timeout_s: float, every_s: float = 0.25
-) -> Any:
-    """The first true value of `condition`; a gateway that is not there yet counts as not true."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            value = await condition()
-        except CliError as error:
-            if not is_temporary(error):
-                raise
-            value = None
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise CheckFailed(f"not within {timeout_s:g} s: {what}")
-        await asyncio.sleep(every_s)
 
 
 class Witness:
@@ -152,11 +60,14 @@ async def scenario(compose: Compose) -> None:
             await _one_worker(compose, client, witness)
         finally:
             follower.cancel()
+        cannot_command(compose, "agent-a")
+        await restarts(compose, client)
+        await down_and_up(compose, client, JOB)
 
 
 async def _one_worker(compose: Compose, client: GatewayClient, witness: Witness) -> None:
     spec = JobSpec(name=JOB, iterations=ITERATIONS, dtype="float64")
-    await eventually(lambda: _submitted(client, spec), "job accepted", timeout_s=60)
+    await eventually(lambda: submitted(client, spec), "job accepted", timeout_s=60)
 
     async def committed() -> int:
         found = await client.iterations(JOB)
@@ -199,11 +110,6 @@ async def _one_worker(compose: Compose, client: GatewayClient, witness: Witness)
     expect(job.committed == ITERATIONS, "every iteration was committed", job.committed)
     expect(job.samples_expected == job.samples_once, "every sample was used once", job.samples_once)
     await _history(compose, client)
-
-
-async def _submitted(client: GatewayClient, spec: JobSpec) -> bool:
-    await client.submit(spec)
-    return True
 
 
 async def _history(compose: Compose, client: GatewayClient) -> None:
