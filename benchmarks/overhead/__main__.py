@@ -1,10 +1,11 @@
 """Iterations with telemetry, votes, fingerprints and snapshots against bare ones, paired in one run.
 
-    python -m benchmarks.overhead --pairs 15
+    python -m benchmarks.overhead --rounds 12 --job short
+    python -m benchmarks.overhead --rounds 6 --job long --alone
 
-Two data-parallel workers on two cores, so that nobody waits for a core. Blocks of both kinds alternate; a pair is two
-neighbouring blocks. Wall seconds are rank 0's, from the begin of an iteration to its end (all ranks end together, by
-the last collective). Processor seconds are summed over the ranks.
+Two workers on two cores, so that nobody waits for a core. Blocks of both kinds alternate; a pair is two neighbouring
+blocks. Wall seconds are rank 0's, from the begin of an iteration to its end (all ranks end together, by the last
+collective). Processor seconds are summed over ranks and all their threads. A result is kept for each job.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
-from statistics import fmean, median
+from typing import Any
 
-from benchmarks.overhead.worker import BLOCK, LEAD, SHIFT, place
-from benchmarks.report import machine, milliseconds, table, write
+from benchmarks.overhead.found import Run, render
+from benchmarks.overhead.worker import ALONE_VARIABLE, BLOCK, LEAD, SHIFT, variants
+from benchmarks.report import RESULTS, machine, write
 from resihp_messages import JobSpec
 from resihp_plan import Cluster
 from resihp_plan.planner import plan_initial
@@ -28,130 +29,104 @@ from resihp_trainer.trials.trainer_job import TrainerJob
 from resihp_trainer.trials.zygote_client import ZygoteClient
 
 WORKER = "benchmarks.overhead.worker:main"
-BOUND = 0.005
-DRAWS = 4000
-
-Rows = Sequence[tuple[int, float, float]]
-"""(iteration, wall seconds, processor seconds)."""
+WORKERS = 2
 
 
 @dataclass(frozen=True)
-class Paired:
-    """Means of the counted iterations of two neighbouring blocks, in seconds."""
+class Job:
+    """One job to measure."""
 
-    whole_s: float
-    bare_s: float
-
-    @property
-    def overhead(self) -> float:
-        return self.whole_s / self.bare_s - 1.0
+    what: str
+    spec: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Found:
-    """Median of the pairs' ratios with a 95 % interval (bootstrap over pairs)."""
-
-    overhead: float
-    low: float
-    high: float
-    whole_s: float
-    bare_s: float
-
-    @classmethod
-    def of(cls, pairs: Sequence[Paired], rng: Random) -> Found:
-        """Raises ValueError without pairs."""
-        ratios = [p.overhead for p in pairs]
-        if not ratios:
-            raise ValueError("no pairs")
-        drawn = sorted(median(rng.choices(ratios, k=len(ratios))) for _ in range(DRAWS))
-        low, high = drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS)]
-        return cls(median(ratios), low, high, median(p.whole_s for p in pairs), median(p.bare_s for p in pairs))
-
-
-def job_of(pairs: int, workers: int, output: Path) -> JobSpec:
-    """The demo's model, data parallel, half of its batch: a short iteration is what overhead shows in."""
-    return JobSpec.model_validate(
+PP = {"tp": 1, "pp": 2, "dp": 1}
+DP = {"tp": 1, "pp": 1, "dp": 2}
+JOBS = {
+    "replicas": Job(
+        "demo model (1.7 M parameters), DP 2, 512 tokens per iteration. The replicas hold the same state, so "
+        "copies are not needed and not made",
+        {"parallel": DP, "batch": {"micro_batches": 4}},
+    ),
+    "short": Job(
+        "demo model (1.7 M parameters), PP 2, 512 tokens per iteration, every stage copied to the other worker",
+        {"parallel": PP, "batch": {"micro_batches": 4}},
+    ),
+    "long": Job(
+        "demo model (1.7 M parameters), PP 2, 4,096 tokens per iteration, every stage copied to the other worker",
+        {"parallel": PP, "batch": {"micro_batches": 8, "tokens_per_micro_batch": 512}},
+    ),
+    "large": Job(
+        "10.1 M parameters (hidden 320, 8 layers), PP 2, 1,024 tokens per iteration, every stage copied to the other",
         {
-            "name": "overhead",
-            "iterations": 2 * BLOCK * (pairs + 1) - SHIFT,
-            "parallel": {"tp": 1, "pp": 1, "dp": workers},
-            "batch": {"micro_batches": 4},
-            "output_dir": str(output),
-        }
-    )
+            "parallel": PP,
+            "model": {"hidden": 320, "ffn_hidden": 864, "mlp_block": 32},
+            "batch": {"micro_batches": 4, "tokens_per_micro_batch": 256},
+        },
+    ),
+}
 
 
-def measure(pairs: int, workers: int) -> list[Rows]:
+def measure(job: Job, rounds: int, alone: bool) -> Run:
     """Rows of every rank."""
+    kinds = variants(alone)
     with tempfile.TemporaryDirectory(prefix="resihp-overhead-") as folder:
-        spec = job_of(pairs, workers, Path(folder))
-        zygote = ZygoteClient(Path(folder), WORKER, environment={"OMP_NUM_THREADS": "1"})
-        job: TrainerJob | None = None
+        iterations = BLOCK * (len(kinds) * rounds + 1) - SHIFT
+        fixed = {"name": "overhead", "iterations": iterations, "output_dir": folder}
+        often = {"snapshots": {"every": BLOCK}, "telemetry": {"fingerprint_every": BLOCK}}
+        spec = JobSpec.model_validate({**fixed, **often, **job.spec})
+        environment = {"OMP_NUM_THREADS": "1", ALONE_VARIABLE: str(int(alone))}
+        zygote = ZygoteClient(Path(folder), WORKER, environment=environment)
+        running: TrainerJob | None = None
         try:
-            job = TrainerJob(zygote, zygote.store()[1], spec, range(workers))
-            plan = plan_initial(Cluster.of(workers), model_of(spec), 1, 1, workers, spec.batch.micro_batches)
-            job.install(plan.with_epoch(1), "initial")
-            job.run()
+            running = TrainerJob(zygote, zygote.store()[1], spec, range(WORKERS))
+            p = spec.parallel
+            plan = plan_initial(Cluster.of(WORKERS), model_of(spec), p.tp, p.pp, p.dp, spec.batch.micro_batches)
+            running.install(plan.with_epoch(1), "initial")
+            running.run()
         finally:
-            if job is not None:
-                job.close()
+            if running is not None:
+                running.close()
             zygote.close()
-        return [json.loads((Path(folder) / f"overhead-{rank}.json").read_text()) for rank in range(workers)]
+        return Run([json.loads((Path(folder) / f"overhead-{r}.json").read_text()) for r in range(WORKERS)], kinds)
 
 
-def pairs_of(seconds: Sequence[tuple[int, float]]) -> list[Paired]:
-    """Pairs of neighbouring blocks after the first two; `seconds`: (iteration, seconds)."""
-    blocks: dict[int, list[float]] = {}
-    for iteration, spent in seconds:
-        block, at = place(iteration)
-        if block >= 2 and at >= LEAD:
-            blocks.setdefault(block, []).append(spent)
-    firsts = [n for n in sorted(blocks) if n % 2 == 0 and n + 1 in blocks]
-    return [Paired(fmean(blocks[n]), fmean(blocks[n + 1])) for n in firsts]
-
-
-def render(wall: Found, cpu: Found) -> str:
-    """Markdown."""
-    rows = [
-        (
-            name,
-            milliseconds(f.whole_s),
-            milliseconds(f.bare_s),
-            f"{f.overhead:+.2%}",
-            f"{f.low:+.2%} to {f.high:+.2%}",
-        )
-        for name, f in (("wall time of an iteration", wall), ("processor time, all ranks", cpu))
-    ]
-    verdict = "below" if wall.high < BOUND else "NOT below" if wall.low > BOUND else "too uncertain to compare with"
-    return "\n\n".join(
-        [
-            f"Median overhead of wall time {wall.overhead:+.2%}: {verdict} the bound of {BOUND:.1%}.",
-            table(("", "all on, ms", "all off, ms", "overhead", "95 % interval"), rows),
-            "All on: vote with proof of samples, timing of every unit, report of every iteration, progress of every "
-            "operation, fingerprints and snapshots in the other worker's memory every 10 iterations. All off: none of "
-            "them; the global norm for clipping stays.",
-        ]
-    )
-
-
-def main(pairs: int, workers: int) -> None:
+def main(name: str, rounds: int, alone: bool) -> None:
+    """Measure one job; the result file has the newest result of every job."""
+    about, command = dict(machine()), f"python -m benchmarks.overhead --job {name} --rounds {rounds}"
+    command += " --alone" if alone else ""
+    section = f"## {name}: {JOBS[name].what}\n\n`{command}`, load before the run {about['load before the run']}.\n\n"
+    section += render(measure(JOBS[name], rounds, alone))
+    path = RESULTS / "overhead.md"
+    kept = _sections(path.read_text() if path.exists() else "")
+    kept[name] = section
     facts = {
-        **machine(),
-        "job": f"demo model, float32, 512 tokens per iteration, {workers} workers (DP, gloo, loopback)",
+        **about,
+        "pairs": f"blocks of {BLOCK} iterations, the first {LEAD} of each not counted; fingerprints, and snapshots in "
+        f"the other worker's memory, once in the {BLOCK - LEAD} counted ones",
     }
-    rows = measure(pairs, workers)
-    rng = Random(0)
-    wall = Found.of(pairs_of([(k, s) for k, s, _ in rows[0]]), rng)
-    summed = [(r[0][0], sum(c for _, _, c in r)) for r in zip(*rows, strict=True)]
-    cpu = Found.of(pairs_of(summed), rng)
-    facts["pairs"] = f"{pairs} pairs of blocks of {BLOCK} iterations, the first {LEAD} of each block not counted"
-    command = f"python -m benchmarks.overhead --pairs {pairs} --workers {workers}"
-    print(write("overhead", "Cost of watching a healthy job", command, facts, render(wall, cpu)).read_text())
+    print(section)
+    write("overhead", "Cost of watching a healthy job", command, facts, "\n\n".join([ABOUT, *kept.values()]))
+
+
+ABOUT = (
+    "All on: vote with proof of samples, timing of every unit, report of every iteration, progress of every operation, "
+    "fingerprints, snapshots. All off: none of them; the global norm for clipping stays. The ledger is what the "
+    "training thread spends in each, by clocks around it, plus what other threads spend beyond bare blocks (copying, "
+    "sending)."
+)
+
+
+def _sections(text: str) -> dict[str, str]:
+    """Job -> section of an earlier result."""
+    parts = text.split("\n## ")[1:]
+    return {p.partition(":")[0]: f"## {p.strip()}" for p in parts if p.partition(":")[0] in JOBS}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--job", choices=JOBS, default="short")
+    parser.add_argument("--rounds", type=int, default=12, help="of all kinds of blocks")
+    parser.add_argument("--alone", action="store_true", help="also blocks with one ingredient only")
     given = parser.parse_args()
-    main(given.pairs, given.workers)
+    main(given.job, given.rounds, given.alone)

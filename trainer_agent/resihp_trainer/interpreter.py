@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,12 @@ Unit = tuple[int, int]
 
 FORWARD_KINDS = (OpKind.FORWARD, OpKind.RECV_ACT, OpKind.SEND_ACT)
 BACKWARD_KINDS = (OpKind.BACKWARD, OpKind.BACKWARD_INPUT, OpKind.BACKWARD_WEIGHT)
+
+_Begun = tuple[float, float, float]
+"""The clock, the thread's processor seconds, and its delay, when a segment began. Every look comes right after or
+before a computation that has emptied the caches and costs ten times what it does in a loop: hence few of them."""
+_NEGLIGIBLE = 0.005
+"""A segment whose seconds are those of its processor but for this part of them was not delayed."""
 
 
 @dataclass
@@ -48,8 +54,7 @@ class Waits:
         self.tp_s = self.pp_s = self.dp_s = 0.0
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """One compute operation. Seconds are compute only: waits inside are subtracted."""
 
     kind: OpKind
@@ -180,8 +185,9 @@ class Interpreter:
 
     def _execute(self, op: Op, unit: Unit, batch: MicroBatch, under_way: _Open, work: Work) -> None:
         if op.kind.is_compute:
-            with self._timed(op.kind, unit, batch, work):
-                self._compute(op.kind, unit, batch, under_way)
+            begun = self._begin()
+            self._compute(op.kind, unit, batch, under_way)
+            self._note(op.kind, unit, batch, work, begun)
             if op.kind is OpKind.FORWARD and self.stage.is_last:
                 work.loss += float(under_way.outputs[unit].detach())
                 work.finished.append(unit)
@@ -213,18 +219,18 @@ class Interpreter:
             if self.weight_gradients is not None:
                 under_way.products[unit] = self.weight_gradients.take()
 
-    @contextmanager
-    def _timed(self, kind: OpKind, unit: Unit, batch: MicroBatch, work: Work) -> Iterator[None]:
-        """Note the segment; on a virtual clock wait until it has taken its time."""
+    def _begin(self) -> _Begun:
         self.waits.update()
-        start, busy = self.clock(), time.thread_time()
         delay = self.delay() if self.virtual is None else 0.0
-        yield
+        return self.clock(), time.thread_time(), delay
+
+    def _note(self, kind: OpKind, unit: Unit, batch: MicroBatch, work: Work, begun: _Begun) -> None:
+        """Note the segment; on a virtual clock wait until it has taken its time."""
+        start, busy, delay = begun
         busy = time.thread_time() - busy
         seconds = max(0.0, self.clock() - start - self.waits.update())
         if self.virtual is not None:
-            work_done = MicroBatchWork(batch.num_tokens, batch.sum_sq_len)
-            seconds = self.virtual.pad(work_done, kind, seconds, busy)
-        else:  # some of the delay may be inside the waits, hence the floor
+            seconds = self.virtual.pad(MicroBatchWork(batch.num_tokens, batch.sum_sq_len), kind, seconds, busy)
+        elif seconds > busy * (1.0 + _NEGLIGIBLE):  # some of the delay may be inside the waits, hence the floor
             seconds = min(seconds, max(busy, seconds - (self.delay() - delay)))
         work.segments.append(Segment(kind, unit, batch.num_tokens, batch.sum_sq_len, seconds))

@@ -37,15 +37,13 @@ class Ballot:
 
     def vector(self, num_documents: int) -> Tensor:
         """float64[10 + num_documents], to be summed over the world."""
-        out = torch.zeros(_FIELDS + num_documents, dtype=torch.float64)
         ahead = float(self.epochs_ahead)
         votes = (ahead, ahead * ahead, self.copies, self.files, self.order, self.order * self.order)
-        out[:_FIELDS] = torch.tensor(
-            [float(self.ok), self.norm_sq, self.tokens, self.loss, *votes], dtype=torch.float64
-        )
+        coverage = [0.0] * num_documents
         for d in self.covered:
-            out[_FIELDS + d] += 1.0
-        return out
+            coverage[d] += 1.0
+        fields = [float(self.ok), self.norm_sq, self.tokens, self.loss, *votes]
+        return torch.tensor(fields + coverage, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -77,14 +75,15 @@ class Outcome:
 def count(total: Tensor, iteration: int, *, world_size: int, expected_tokens: int, epoch: int) -> Outcome:
     """Read the sum of all ballots. Commit only if every rank is ok, every document was used exactly once, and gradient
     and loss are finite."""
-    ok, norm_sq, tokens, loss, ahead, ahead_sq, copies, files, order, order_sq = (float(x) for x in total[:_FIELDS])
-    coverage = total[_FIELDS:]
-    once = int((coverage == 1.0).sum())
+    sums: list[float] = total.tolist()
+    ok, norm_sq, tokens, loss, ahead, ahead_sq, copies, files, order, order_sq = sums[:_FIELDS]
+    coverage = sums[_FIELDS:]
+    once = coverage.count(1.0)
     refusal = ""
     if ok != world_size:
         refusal = f"{world_size - int(ok)} of {world_size} ranks voted no"
     elif once != len(coverage) or int(tokens) != expected_tokens:
-        lost, repeated = int((coverage < 1.0).sum()), int((coverage > 1.0).sum())
+        lost, repeated = sum(c < 1.0 for c in coverage), sum(c > 1.0 for c in coverage)
         refusal = f"{lost} documents lost, {repeated} repeated, {int(tokens)} of {expected_tokens} tokens"
     elif not (math.isfinite(norm_sq) and math.isfinite(loss)):
         refusal = f"not finite: squared gradient norm {norm_sq}, loss {loss}"

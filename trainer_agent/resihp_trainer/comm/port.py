@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -141,8 +141,7 @@ class EpochGroups(Mapping[str, Group]):
         return len(self.by_name)
 
 
-@dataclass(frozen=True)
-class WaitSeconds:
+class WaitSeconds(NamedTuple):
     """Seconds spent in `Pending.wait`, by axis: groups of kind `tp`, `edge` (pp), `bucket`, `world` and `copy` (dp)."""
 
     tp: float = 0.0
