@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 from resihp_cli.errors import CliError
 from resihp_gateway.models import (
     Accepted,
+    ControlView,
     DeviceView,
     EventView,
     IncidentView,
@@ -102,8 +103,11 @@ class GatewayClient:
         return await self._post(f"/jobs/{job}/validations", {"ranks": list(ranks)})
 
     async def act(self, job: str, action: str, body: Mapping[str, Any]) -> Accepted:
-        """Govern the scheduler: `action` is mode, approve, veto or hold."""
+        """Govern the scheduler: `action` is mode, approve, veto, hold, evict, readmit, undo or threshold."""
         return await self._post(f"/jobs/{job}/{action}", body)
+
+    async def control(self, job: str) -> ControlView:
+        return await self._get(f"/jobs/{job}/control", TypeAdapter(ControlView))
 
     async def decisions(self, job: str) -> list[DecisionView]:
         """What was weighed, newest first."""

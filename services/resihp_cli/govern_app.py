@@ -76,7 +76,9 @@ def decisions(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the tree."""
+    """Add the commands to the tree, and those of `steer_app`."""
+    from resihp_cli.steer_app import COMMANDS
+
     for command, example in (
         (mode, "resihp mode demo advise"),
         (approve, "resihp approve demo"),
@@ -85,5 +87,6 @@ def register(app: typer.Typer) -> None:
         (protect, "resihp protect demo 600"),
         (resume, "resihp resume demo"),
         (decisions, "resihp decisions demo"),
+        *COMMANDS,
     ):
         app.command(epilog=f"Example: {example}")(command)

@@ -19,7 +19,7 @@ from resihp_gateway.live.hub import Hubs
 from resihp_gateway.metering import Meter, RequestMetrics
 from resihp_gateway.models import Problem
 from resihp_gateway.page import Page
-from resihp_gateway.routes import actions, asyncapi, decisions, events, jobs, live, me, records, whatif
+from resihp_gateway.routes import actions, asyncapi, decisions, events, jobs, live, me, records, steering, whatif
 from resihp_store import StoreError
 
 PREFIX = "/api/v1"
@@ -42,7 +42,8 @@ def create_app(gateway: Gateway, health: Health, metrics: Metrics, *, access: Ac
     reader = [Security(needs(Role.VIEW))]
     for module in (jobs, records, decisions, whatif, live, me):
         app.include_router(module.router, prefix=PREFIX, dependencies=reader)
-    app.include_router(actions.router, prefix=PREFIX)
+    for writer in (actions, steering):
+        app.include_router(writer.router, prefix=PREFIX)
     app.include_router(events.router, dependencies=reader)
     app.include_router(asyncapi.router)
     app.include_router(_probes(health, metrics.registry))

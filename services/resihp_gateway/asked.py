@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+from resihp_messages.thresholds import ThresholdName, check
 
 RankNumber = Annotated[int, Field(ge=0, lt=1_000_000)]
 Speed = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -23,6 +25,7 @@ class FaultRequest(BaseModel):
 
     rank: RankNumber
     fault: Literal["kill", "freeze", "slow", "corrupt"]
+    reason: Reason = "operator"
     factor: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
     """Only `slow`: speed from then on, relative to the healthy device. The job's clock must be virtual."""
     for_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -36,6 +39,7 @@ class ValidationRequest(BaseModel):
 
     ranks: tuple[RankNumber, ...] = ()
     """Suspects; their peers are probed with them. Empty: everybody."""
+    reason: Reason = "operator"
 
 
 class RestartRequest(BaseModel):
@@ -44,6 +48,7 @@ class RestartRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"rank": 3}]})
 
     rank: RankNumber
+    reason: Reason = "operator"
 
 
 class PlanRequest(BaseModel):
@@ -90,6 +95,51 @@ class HoldRequest(BaseModel):
     for_s: Annotated[float | None, Field(ge=0, le=30 * 86400, allow_inf_nan=False)] = None
     """None: until lifted; 0: lift the hold."""
     reason: Reason = "operator"
+
+
+Ranks = Annotated[tuple[RankNumber, ...], Field(min_length=1, max_length=4096)]
+
+
+class EvictRequest(BaseModel):
+    """Use these devices no more, until they are readmitted."""
+
+    model_config = _strict(ranks=[5], reason="bad link on n1")
+
+    ranks: Ranks
+    reason: Reason = "operator"
+
+
+class ReadmitRequest(BaseModel):
+    """These devices may be used again."""
+
+    model_config = _strict(ranks=[5], reason="cable replaced")
+
+    ranks: Ranks
+    reason: Reason = "operator"
+
+
+class UndoRequest(BaseModel):
+    """Go back to the layout before."""
+
+    model_config = _strict(reason="slower than before")
+
+    reason: Reason = "operator"
+
+
+class ThresholdRequest(BaseModel):
+    """Change a number of the decision rules."""
+
+    model_config = _strict(name="min_gain", value=0.05, reason="fewer changes during the evaluation")
+
+    name: ThresholdName
+    value: Annotated[float | None, Field(allow_inf_nan=False)] = None
+    """None: the default."""
+    reason: Reason = "operator"
+
+    @model_validator(mode="after")
+    def _within_limits(self) -> Self:
+        check(self.name, self.value)
+        return self
 
 
 class WhatIfRequest(BaseModel):

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, computed_field
 
+from resihp_messages.job import ENDLESS
+
 
 def _finite(value: Any) -> Any:
     """NaN and infinities -> None, at any depth: JSON has no word for them and browsers refuse to parse them."""
@@ -68,6 +70,12 @@ class JobView(_View):
     submitted_at: datetime | None = None
     finished_at: datetime | None = None
     spec: Document = Field(default_factory=dict)
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's own way to publish a property
+    @property
+    def endless(self) -> bool:
+        """Nobody has said how many iterations there will be (a job of another launcher)."""
+        return self.iterations >= ENDLESS
 
 
 class DeviceView(_View):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from resihp_gateway.models import DeviceView, EventView, Position
+from resihp_messages.job import ENDLESS
 
 SECONDARY = frozenset({"WorkerExited", "WorkerStalled", "LinkBroken"})
 """Observations; the detector's verdict follows and says the same with its evidence."""
@@ -148,10 +149,18 @@ def _decided(b: Mapping[str, Any], _: _Name) -> str:
     return f"scheduler {what} on {b['trigger']}{plan} ({b['reason']})"
 
 
-def _mode(b: Mapping[str, Any], _: _Name) -> str:
+def _mode(b: Mapping[str, Any], name: _Name) -> str:
     held = ", changes that can wait are held" if b.get("held") else ""
     tripped = ", the breaker has tripped" if b.get("breaker_tripped") else ""
-    return f"mode {b['mode']}{held}{tripped}" + (f" ({b['reason']})" if b.get("reason") else "")
+    evicted = f", evicted: {', '.join(name(r) for r in b['evicted'])}" if b.get("evicted") else ""
+    changed = ", ".join(f"{k} {v:g}" for k, v in b.get("thresholds", {}).items())
+    rules = f", thresholds: {changed}" if changed else ""
+    return f"mode {b['mode']}{held}{tripped}{evicted}{rules}" + (f" ({b['reason']})" if b.get("reason") else "")
+
+
+def _of(iterations: int, text: str) -> str:
+    """Nothing for a job of another launcher, whose end nobody has told."""
+    return text.format(iterations) if iterations < ENDLESS else ""
 
 
 def _answered(b: Mapping[str, Any], _: _Name) -> str:
@@ -201,7 +210,7 @@ _WRITERS: dict[str, Callable[[Mapping[str, Any], _Name], str]] = {
         f"{b['actor']} asks for {b['action']}" + (f": {b['reason']}" if b["reason"] else "")
     ),
     "ActionAnswered": _answered,
-    "JobSubmitted": lambda b, _: f"job submitted: {b['spec'].get('iterations', '?')} iterations",
+    "JobSubmitted": lambda b, _: "job submitted" + _of(b["spec"].get("iterations", ENDLESS), ": {} iterations"),
     "JobStarted": lambda b, _: f"job started on {len(b['ranks'])} devices",
     "ReconfigurationPlanned": _planned,
     "ReconfigurationApplied": _applied,
@@ -209,6 +218,6 @@ _WRITERS: dict[str, Callable[[Mapping[str, Any], _Name], str]] = {
     "ReconfigurationSuperseded": lambda b, _: f"plan superseded: {b['reason']}",
     "EvaluationFinished": _evaluated,
     "CheckpointFailed": _not_written,
-    "JobFinished": lambda b, _: f"job finished: {b['committed']} of {b['iterations']} iterations committed",
+    "JobFinished": lambda b, _: f"job finished: {b['committed']}{_of(b['iterations'], ' of {}')} iterations committed",
     "JobFailed": lambda b, _: f"job failed: {b['reason']}",
 }

@@ -9,7 +9,6 @@ from rich.text import Text
 
 from resihp_gateway.models import DeviceView, IncidentView, JobView, ReconfigurationView
 from resihp_gateway.wording import milliseconds, position_name, size
-from resihp_messages.job import ENDLESS
 
 STATE_STYLE = {
     "healthy": "green",
@@ -68,7 +67,7 @@ def _held_out(job: JobView) -> str:
 
 def _progress(job: JobView) -> str:
     """How far; of how many iterations, if anybody has said."""
-    return f"{job.committed}/{job.iterations}" if job.iterations < ENDLESS else str(job.committed)
+    return f"{job.committed}/{job.iterations}" if not job.endless else str(job.committed)
 
 
 def history_table(reconfigurations: Sequence[ReconfigurationView], incidents: Sequence[IncidentView]) -> Table:

@@ -88,7 +88,8 @@ def _headline(picture: Picture) -> Text:
     text = Text(f"{picture.job}  ", style="bold")
     text.append(verdict, style="bold yellow" if count else "bold green")
     clock = ", virtual clock" if job.get("virtual_clock") else ""
-    text.append(f"   {job['state']}{clock}, iteration {job['committed']}/{job['iterations']}, epoch {job['epoch']}")
+    of = "" if job["endless"] else f"/{job['iterations']}"
+    text.append(f"   {job['state']}{clock}, iteration {job['committed']}{of}, epoch {job['epoch']}")
     return text
 
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from resihp_gateway.context import Gateway
+from resihp_gateway.governed import governed
 from resihp_gateway.live import health, rates
-from resihp_gateway.live.control import NAMES, control
 from resihp_gateway.live.places import plan_map
 from resihp_gateway.models import IncidentView, JobView, ReconfigurationView
 from resihp_plan.plan import ParallelPlan
@@ -103,8 +103,7 @@ class Facts:
             for record in changes
             for view in (ReconfigurationView.model_validate(record),)
         ]
-        said = await history.events(connection, names=NAMES, job=self.job, limit=50)
-        self.found["control"] = control(said, datetime.now(UTC))
+        self.found["control"] = (await governed(connection, self.job, datetime.now(UTC))).model_dump(mode="json")
         self._bounds = rates.bounds(self._plans, changes, self._healthy or self.found.get("healthy"))
 
     def _conclude(self, record: JobRecord) -> None:

@@ -105,7 +105,7 @@ async def request_restart(job: JobName, request: RestartRequest, gateway: Gatewa
     """Start the worker of a lost rank again: it gets its shards from the others and joins the running job. 409 if the
     rank is not lost, or no slot is free."""
     await gateway.require_job(job)
-    await gateway.ask(RequestRestart(rank=request.rank), job=job, by=by)
+    await gateway.ask(RequestRestart(rank=request.rank, reason=request.reason), job=job, by=by)
     return Accepted(job=job)
 
 
@@ -116,7 +116,8 @@ async def request_validation(
     """Time a matrix product on suspects and their peers, and a transfer over their pipeline edges, between two
     iterations. The answer is the event `ValidationConcluded`."""
     await gateway.require_job(job)
-    await gateway.ask(RequestValidation(ranks=request.ranks if request else ()), job=job, by=by)
+    wanted = request or ValidationRequest()
+    await gateway.ask(RequestValidation(ranks=wanted.ranks, reason=wanted.reason), job=job, by=by)
     return Accepted(job=job)
 
 

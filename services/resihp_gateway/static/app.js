@@ -137,7 +137,7 @@ function Header({ job, jobs, choose, facts, codes, link, stale, theme, switchThe
       ${now !== undefined &&
       html`<div><dt>of healthy ${percent(now, healthy)}, of bound ${percent(now, bound)}</dt><dd>${rate(now)} <small>tok/s</small></dd></div>`}
       ${record &&
-      html`<div><dt>${record.state}${record.virtual_clock ? ", virtual clock" : ""}</dt><dd>${record.committed} <small>of ${record.iterations} iterations</small></dd></div>`}
+      html`<div><dt>${record.state}${record.virtual_clock ? ", virtual clock" : ""}</dt><dd>${record.committed} <small>${record.endless ? "" : `of ${record.iterations} `}iterations</small></dd></div>`}
       ${facts.map && html`<div><dt>${codes.length} devices, epoch ${facts.map.epoch}</dt><dd>${shape(facts.map, p)}</dd></div>`}
     </dl>
     <span class="link ${stale ? "lost" : link.state}"><i aria-hidden="true"></i>${stale ? "Stale" : { live: "Live", connecting: "Connecting", refused: "Refused", lost: "Lost" }[link.state]}</span>

@@ -3,7 +3,7 @@
 import { html } from "./vendor/htm-preact-standalone.module.js";
 import { PHASES, arrows, CHANGE_WORDS, SIGNS, deviceName, kindSign, kindWord, moment, clock, rate, seconds, signed, size } from "./words.js";
 
-export function Changes({ changes, incidents, known, title = "Changes of plan", more = null }) {
+export function Changes({ changes, incidents, known, title = "Changes of plan", more = null, none = "No plan yet." }) {
   const byId = new Map(incidents.map((i) => [i.id, i]));
   const longest = Math.max(0.001, ...changes.map((c) => c.phases_s?.total ?? 0));
   return html`<section class="card changes" aria-labelledby="changes-title">
@@ -22,7 +22,7 @@ export function Changes({ changes, incidents, known, title = "Changes of plan", 
         </tbody>
       </table>
     </div>
-    ${!changes.length && html`<p class="empty">No plan yet.</p>`}
+    ${!changes.length && html`<p class="empty">${none}</p>`}
   </section>`;
 }
 

@@ -1,47 +1,72 @@
 // The whole history with filters, page by page, and the audit trail.
 
-import { html, useEffect, useState } from "./vendor/htm-preact-standalone.module.js";
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact-standalone.module.js";
 import { get, page } from "./api.js";
 import { Changes } from "./changes.js";
-import { arrows, moment, rate } from "./words.js";
+import { KIND_NAMES, arrows, kindWord, moment, rate } from "./words.js";
+
+const EMPTY = { status: "", mode: "", kind: "", device: "", since: "", until: "" };
+const STATUSES = ["applied", "planned", "rejected", "superseded"];
+const MODES = ["initial", "recovery", "planned"];
+
+/** The query of a filter; times are the reader's, the API's are UTC. */
+function query(job, filter) {
+  const chosen = Object.entries(filter)
+    .filter(([, value]) => value !== "")
+    .map(([name, value]) => [name, name === "since" || name === "until" ? new Date(value).toISOString() : value]);
+  return new URLSearchParams([["job", job], ["sort", "newest"], ["limit", "50"], ...chosen]);
+}
+
+/** Incidents behind these changes: opened before them, so the newest ones before the newest change. */
+async function causesOf(job, changes) {
+  if (!changes.some((c) => c.incident_id)) return [];
+  const until = new Date(Date.parse(changes[0].created_at) + 1000).toISOString();
+  return get(`/api/v1/incidents?${new URLSearchParams({ job, until, sort: "newest", limit: "200" })}`);
+}
 
 export function HistoryPage({ job, known }) {
-  const [filter, setFilter] = useState({ status: "", mode: "", kind: "", device: "" });
-  const [rows, setRows] = useState([]);
-  const [incidents, setIncidents] = useState([]);
-  const [next, setNext] = useState(null);
-  const [error, setError] = useState("");
+  const [filter, setFilter] = useState(EMPTY);
+  const [shown, setShown] = useState({ rows: [], incidents: [], next: null, error: "", loaded: false });
+  const newest = useRef(0); // an answer that was overtaken by a newer question is dropped
   async function load(path, before) {
+    const question = ++newest.current;
+    let answer;
     try {
       const found = await page(path);
-      const ids = new Set(found.rows.map((c) => c.incident_id).filter(Boolean));
-      const causes = ids.size ? await page(`/api/v1/incidents?job=${job}&sort=newest&limit=1000`) : { rows: [] };
-      setRows([...before, ...found.rows]);
-      setIncidents(causes.rows);
-      setNext(found.next);
-      setError("");
+      const incidents = await causesOf(job, found.rows);
+      answer = { rows: [...before.rows, ...found.rows], incidents: [...before.incidents, ...incidents], next: found.next, error: "", loaded: true };
     } catch (problem) {
-      setError(problem.message);
+      answer = { ...before, error: problem.message, loaded: true };
     }
+    if (question === newest.current) setShown(answer);
   }
   useEffect(() => {
-    const chosen = Object.entries(filter).filter(([, value]) => value !== "");
-    load(`/api/v1/reconfigurations?${new URLSearchParams([["job", job], ["sort", "newest"], ["limit", "50"], ...chosen])}`, []);
+    load(`/api/v1/reconfigurations?${query(job, filter)}`, { rows: [], incidents: [], next: null });
+    return () => void newest.current++;
   }, [job, filter]);
-  const select = (name, options) => html`<label>${name}
-    <select value=${filter[name]} onChange=${(e) => setFilter({ ...filter, [name]: e.target.value })}>
-      <option value="">any</option>${options.map((o) => html`<option key=${o}>${o}</option>`)}
-    </select></label>`;
-  const filters = html`<form class="filters" onSubmit=${(e) => e.preventDefault()}>
-    ${select("status", ["applied", "planned", "rejected", "superseded"])} ${select("mode", ["initial", "recovery", "planned"])}
-    ${select("kind", ["worker_lost", "worker_frozen", "node_lost", "link_broken", "device_slow", "device_recovered"])}
-    <label>device <input inputmode="numeric" pattern="[0-9]*" placeholder="rank" value=${filter.device} onChange=${(e) => setFilter({ ...filter, device: e.target.value.trim() })} /></label>
-  </form>`;
-  return html`${error && html`<p class="refusal" role="alert">${error}</p>`}
-    <${Changes} changes=${rows} incidents=${incidents} known=${known} title="History" more=${filters} />
-    ${next && html`<p class="center"><button onClick=${() => load(next, rows)}>Older changes</button></p>`}
+  return html`${shown.error && html`<p class="refusal" role="alert">${shown.error}</p>`}
+    <${Changes} changes=${shown.rows} incidents=${shown.incidents} known=${known} title="History" more=${html`<${Filters} filter=${filter} set=${setFilter} />`}
+      none=${shown.loaded ? (filter === EMPTY ? "No plan yet." : "No change fits these filters.") : "Loading…"} />
+    ${shown.next && html`<p class="center"><button onClick=${() => load(shown.next, shown)}>Older changes</button></p>`}
     <${Decisions} job=${job} />
     <${Audit} job=${job} />`;
+}
+
+function Filters({ filter, set }) {
+  const change = (name) => (e) => {
+    if (e.target.validity.valid) set({ ...filter, [name]: e.target.value.trim() });
+  };
+  const select = (name, options, word = (o) => o) => html`<label>${name}
+    <select value=${filter[name]} onChange=${change(name)}>
+      <option value="">any</option>${options.map((o) => html`<option key=${o} value=${o}>${word(o)}</option>`)}
+    </select></label>`;
+  const time = (name) => html`<label>${name} <input type="datetime-local" value=${filter[name]} onChange=${change(name)} /></label>`;
+  return html`<form class="filters" aria-label="Filters" onSubmit=${(e) => e.preventDefault()}>
+    ${select("status", STATUSES)} ${select("mode", MODES)} ${select("kind", KIND_NAMES, kindWord)}
+    <label>device <input inputmode="numeric" pattern="[0-9]{0,6}" placeholder="rank" value=${filter.device} onInput=${change("device")} /></label>
+    ${time("since")} ${time("until")}
+    <button type="button" class="quiet" disabled=${filter === EMPTY} onClick=${() => set(EMPTY)}>Clear</button>
+  </form>`;
 }
 
 function Decisions({ job }) {

@@ -57,6 +57,7 @@ const KINDS = {
   job_hung: ["is waited for: no progress", "stop"],
   heterogeneity: ["differs for good", "link"],
 };
+export const KIND_NAMES = Object.keys(KINDS);
 const key = (kind) => kind.replace(/([a-z])([A-Z])/g, "$1_$2").toLowerCase();
 export const kindWord = (kind) => KINDS[key(kind)]?.[0] ?? kind;
 export const kindSign = (kind) => KINDS[key(kind)]?.[1] ?? "link";

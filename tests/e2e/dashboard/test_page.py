@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from resihp_gateway.access import Role, TokenFile
-from resihp_messages.request import Reply, RequestMode
+from resihp_messages.request import (
+    Reply,
+    RequestEvict,
+    RequestHold,
+    RequestMode,
+    RequestReadmit,
+    RequestThreshold,
+    RequestUndo,
+)
+from resihp_store import ControlRecord, decisions
 from support.browser import LOADED, opened
-from support.dashboard import MIDDLE, SMALL, Server, dashboard
+from support.dashboard import JOB, MIDDLE, SMALL, Server, dashboard
 from support.gateway import open_gateway, play_scheduler
 
 pytestmark = pytest.mark.timeout(120)
@@ -78,6 +87,69 @@ async def test_from_a_slow_device_to_its_change_of_plan_and_what_if(tmp_path: Pa
         await page.get_by_role("link", name="History").click()
         await page.locator(".changes tbody tr").nth(2).wait_for()
         assert "TP 4 → 3" in await text(page, ".changes tbody")
+
+
+async def test_the_history_narrows_by_kind_device_and_time(tmp_path: Path) -> None:
+    async with dashboard(tmp_path, SMALL) as (server, _), opened(server.url, "/#/history") as (page, _):
+        rows = page.locator(".changes tbody tr")
+        await rows.nth(2).wait_for()
+
+        async def narrowed_to(words: str) -> None:
+            await rows.nth(1).wait_for(state="detached")
+            await rows.filter(has_text=words).wait_for()
+
+        kind = page.get_by_label("kind")
+        await kind.select_option("worker_lost")
+        await narrowed_to("R0·S1·T1 stopped")
+        await kind.select_option("device_slow")
+        await narrowed_to("R1·S0·T1 is slow")
+        await page.get_by_role("button", name="Clear").click()
+        await rows.nth(2).wait_for()
+        await page.get_by_label("device").fill("3")
+        await narrowed_to("R0·S1·T1 stopped")
+        await page.get_by_label("device").fill("")
+        await rows.nth(2).wait_for()
+        # the first plan is minutes older than the two changes
+        before = (datetime.now() - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M")
+        await page.get_by_label("until").fill(before)
+        await narrowed_to("job started")
+        await page.get_by_label("kind").select_option("node_lost")
+        await page.get_by_text("No change fits these filters.").wait_for()
+
+
+async def test_an_operator_evicts_undoes_protects_and_changes_a_threshold(tmp_path: Path) -> None:
+    async with dashboard(tmp_path, SMALL, told=False) as (server, story), opened(server.url) as (page, _):
+        verbs = ("RequestEvict", "RequestUndo", "RequestHold", "RequestThreshold", "RequestReadmit")
+        asked = [await play_scheduler(story.gateway, verb, Reply(accepted=True)) for verb in verbs]
+        dialog = page.get_by_role("dialog")
+
+        async def say(button: str, number: str = "") -> None:
+            await page.get_by_role("button", name=button).click()
+            if number:
+                await dialog.get_by_role("spinbutton").fill(number)
+            await dialog.get_by_label("Reason").fill("bad link")
+            await page.keyboard.press("Enter")
+            await dialog.wait_for(state="hidden")
+
+        await page.get_by_role("gridcell", name="rank 5, healthy").click()
+        await say("Evict rank 5")
+        await say("Undo")
+        await say("Protect", "90")
+        await page.get_by_text("Thresholds").click()
+        await say("Change min_gain", "0.05")
+        async with story.work() as work:  # as the scheduler would have written it
+            record = ControlRecord(JOB, evicted=frozenset({5}), thresholds={"min_gain": 0.05})
+            await decisions.put_control(work, record)
+        await page.get_by_text("Evicted: rank 5").wait_for()
+        await page.get_by_text("min_gain 0.05").wait_for()
+        await say("Readmit rank 5")
+    assert [e.body for envelopes in asked for e in envelopes] == [
+        RequestEvict(ranks=(5,), reason="bad link"),
+        RequestUndo(reason="bad link"),
+        RequestHold(for_s=90, reason="bad link"),
+        RequestThreshold(name="min_gain", value=0.05, reason="bad link"),
+        RequestReadmit(ranks=(5,), reason="bad link"),
+    ]
 
 
 async def test_an_action_needs_a_reason_and_reaches_the_scheduler(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from resihp_cli import keys_app
 from resihp_cli.__main__ import main
 from resihp_cli.app import app, inject_app, model_app, plan_app
 from resihp_store import Store
@@ -18,8 +19,8 @@ from support.gateway import AFTER_LOSS, seed
 
 COMMANDS = {
     "run",
-    "demo",
     "launch",
+    "demo",
     "up",
     "train",
     "status",
@@ -39,6 +40,11 @@ COMMANDS = {
     "protect",
     "resume",
     "decisions",
+    "evict",
+    "readmit",
+    "undo",
+    "threshold",
+    "control",
     "top",
     "report",
 }
@@ -69,11 +75,21 @@ def test_surface() -> None:
     assert {c.name for c in inject_app.registered_commands} == {"kill", "freeze", "slow", "corrupt", "restart"}
     assert {c.name for c in model_app.registered_commands} == {"export"}
     assert {c.name for c in plan_app.registered_commands} == {"show", "apply", "init"}
+    assert {c.name for c in keys_app.app.registered_commands} == {"init", "list", "remove"}
 
 
 @pytest.mark.parametrize(
     "command",
-    [*sorted(COMMANDS), "inject kill", "inject freeze", "model export", "plan show", "plan apply", "plan init"],
+    [
+        *sorted(COMMANDS),
+        "inject kill",
+        "inject freeze",
+        "model export",
+        "plan show",
+        "plan apply",
+        "plan init",
+        "keys init",
+    ],
 )
 def test_every_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--help"]) == 0
@@ -110,6 +126,11 @@ def test_every_help_has_an_example(command: str, capsys: pytest.CaptureFixture[s
         ("verify --random 1 --dtype float16", "--dtype 'float16': expected one of float64, float32"),
         ("verify --random 1 --json /nowhere/out.json", "/nowhere does not exist"),
         ("inject kill 3", "no run found"),
+        ("demo --keys --bus nats://h:1", "--keys is for the bus that is started here"),
+        ("keys init --agent a.b", "not a name: 'a.b'"),
+        ("keys init --rotate nobody", "no identity 'nobody'; there are detector"),
+        ("keys init --reader gateway", "the name is taken"),
+        ("keys remove agent-n7", "no agent or reader 'agent-n7'"),
         ("replay none.csv", "none.csv: cannot be read as text"),
         ("replay", "Missing argument"),
         ("who-is-slow", "no run found"),

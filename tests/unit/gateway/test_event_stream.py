@@ -50,13 +50,14 @@ async def take(stream: AsyncIterator[bytes], count: int) -> list[tuple[int, str]
     """(id, node) of the next events."""
     found: list[tuple[int, str]] = []
     while len(found) < count:
-        frame = await asyncio.wait_for(anext(stream), 5)
-        if frame.startswith(b"id: "):
-            identifier, name, data = frame.decode().rstrip().split("\n")
-            assert name == "event: NodeLeft"
-            body = json.loads(data.removeprefix("data: "))
-            assert body["sequence"] == int(identifier[4:])
-            found.append((body["sequence"], body["body"]["node"]))
+        sent = await asyncio.wait_for(anext(stream), 5)
+        for frame in sent.decode().split("\n\n"):  # several at once when they come quickly
+            if frame.startswith("id: "):
+                identifier, name, data = frame.split("\n")
+                assert name == "event: NodeLeft"
+                body = json.loads(data.removeprefix("data: "))
+                assert body["sequence"] == int(identifier[4:])
+                found.append((body["sequence"], body["body"]["node"]))
     return found
 
 

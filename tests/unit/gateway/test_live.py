@@ -7,19 +7,18 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from resihp_gateway.live.control import control
 from resihp_gateway.live.health import STOPPED, UNKNOWN
 from resihp_gateway.live.hub import Hubs
 from resihp_gateway.live.mailbox import MAX_APPENDED, Mailbox
 from resihp_gateway.live.places import plan_map
 from resihp_gateway.live.rates import bound_now, bounds, healthy_rate
-from resihp_store import EventRecord, IterationRecord
+from resihp_store import IterationRecord
 from support.dashboard import JOB, SMALL, Story
 from support.gateway import AFTER_LOSS, HEALTHY, TestGateway, open_gateway
 
@@ -160,23 +159,3 @@ def test_rates() -> None:
     assert bounds([HEALTHY, AFTER_LOSS], [], 800.0) == {1: 800.0, 2: 700.0}
     assert bound_now(800.0, 8, AFTER_LOSS, {5: 0.5, 6: 1.3}, set(range(8)) - {3}) == pytest.approx(650.0)
     assert bound_now(None, 8, AFTER_LOSS, {}, set()) is None
-
-
-def said(name: str, age_s: float = 0.0, **body: Any) -> EventRecord:
-    return EventRecord(1, "m", "j", 1, name, "scheduler", "", NOW - timedelta(seconds=age_s), body)
-
-
-NOW = datetime(2026, 1, 2, tzinfo=UTC)
-
-
-def test_control_follows_the_schedulers_own_words() -> None:
-    assert control([], NOW) == {"mode": "act", "held": False, "breaker_tripped": False, "decision": None}
-    advice = said("DecisionMade", decision_id="d2", action="advise")
-    old = said("DecisionMade", decision_id="d1", action="advise")
-    assert control([advice, old], NOW)["decision"]["decision_id"] == "d2"
-    assert control([said("DecisionClosed", decision_id="d2"), advice, old], NOW)["decision"] is None
-    assert control([said("DecisionMade", decision_id="d3", action="stay"), advice], NOW)["decision"] is None
-    hold = {"mode": "advise", "held": True, "hold_s": 60.0}
-    assert control([said("ModeChanged", 30, **hold)], NOW)["held"]
-    assert not control([said("ModeChanged", 90, **hold)], NOW)["held"]
-    assert control([said("ModeChanged", 0, **hold), said("ModeChanged", 9, mode="off")], NOW)["mode"] == "advise"
