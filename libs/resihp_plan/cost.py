@@ -224,13 +224,16 @@ class CostModel:
         size = num_elements * self.bytes_per_element
         return self.latency_s(num_owners) + _ring(num_owners) * size / (self.bytes_per_s * link)
 
-    def pace_line(self, replica: ReplicaPlan, work: MicroBatchWork, health: Health | None = None) -> Linear:
-        """Forward and backward of a micro-batch in the stage that is slowest at `work`: the pace of a full pipeline."""
+    def stage_lines(self, replica: ReplicaPlan, work: MicroBatchWork, health: Health | None = None) -> list[Linear]:
+        """Forward and backward of a micro-batch in every stage (`StageCost.round_trip` at `work`)."""
         last = len(replica.stages) - 1
-        lines = (
+        return [
             self.stage_cost(st, last=s == last, health=health).round_trip(work) for s, st in enumerate(replica.stages)
-        )
-        return max(lines, key=lambda line: line.seconds(work))
+        ]
+
+    def pace_line(self, replica: ReplicaPlan, work: MicroBatchWork, health: Health | None = None) -> Linear:
+        """Of the stage that is slowest at `work`: the pace of a full pipeline."""
+        return max(self.stage_lines(replica, work, health), key=lambda line: line.seconds(work))
 
 
 def _ring(members: int) -> float:

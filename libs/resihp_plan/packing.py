@@ -25,6 +25,31 @@ def pack(lengths: Sequence[int], costs: Sequence[float], num_bins: int, capacity
     return tuple(tuple(sorted(b)) for b in bins)
 
 
+def tapered(
+    lengths: Sequence[int], costs: Sequence[float], num_bins: int, capacity: int, *, light: int, fill: float
+) -> tuple[tuple[int, ...], ...] | None:
+    """Like `pack`, with `light` bins of the shortest items, filled up to this part of their capacity: for the ends of a
+    pipeline. None where the others have no room for what is left.
+
+    >>> tapered([4, 3, 3, 2, 2], [16, 9, 9, 4, 4], 3, 8, light=1, fill=0.5)
+    ((3, 4), (0,), (1, 2))
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (costs[i], i))
+    bins: Bins = [[] for _ in range(light)]
+    room = [int(capacity * fill)] * light
+    taken = 0
+    for i in order:
+        b = max(range(light), key=lambda b: (room[b], -b))
+        if room[b] < lengths[i]:
+            break
+        bins[b].append(i)
+        room[b] -= lengths[i]
+        taken += 1
+    rest = order[taken:]
+    others = _longest_first([lengths[i] for i in rest], [costs[i] for i in rest], num_bins - light, capacity)
+    return None if others is None else tuple(tuple(sorted(b)) for b in (*bins, *([rest[j] for j in b] for b in others)))
+
+
 def _longest_first(lengths: Sequence[int], costs: Sequence[float], num_bins: int, capacity: int) -> Bins | None:
     bins: Bins = [[] for _ in range(num_bins)]
     room = [capacity] * num_bins

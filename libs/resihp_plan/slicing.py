@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from resihp_plan.cluster import Health
-from resihp_plan.cost import CostModel, Linear
+from resihp_plan.cost import CostModel
 from resihp_plan.dealing import deal, share
 from resihp_plan.model import ModelSpec
-from resihp_plan.packing import pack
+from resihp_plan.packing import pack, tapered
 from resihp_plan.plan import ParallelPlan
+from resihp_plan.staging import staged_s
 from resihp_plan.workload import Document, MicroBatchWork, Work
 
 Dealt = tuple[tuple[tuple[int, ...], ...], ...]
 """[replica][micro-batch] -> indices into the batch's documents, ascending."""
 ROOMS = (1.0, 0.98, 0.96, 0.93, 0.9)
 """How full the micro-batches of the faster replicas may become: completely full ones often cannot be packed."""
+Taper = tuple[int, float]
+LIGHT: tuple[Taper, ...] = ((2, 0.9), (2, 0.7), (2, 0.5), (4, 0.9), (4, 0.7), (4, 0.5), (6, 1.0))
+"""Per replica: how many micro-batches are light, and how full they may become. While a pipeline fills and drains, all
+stages but one wait for one micro-batch; what it costs is what the bubble costs."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +54,10 @@ def slice_batch(
     """Pack all documents into the plan's micro-batches of at most N tokens, so that the replicas' predicted times are
     level. `speed`: rank -> speed, the same on every rank; default: the plan's own speeds.
 
-    Equal replicas: equally heavy micro-batches (`packing.pack`), dealt out evenly. Unequal ones: as well documents by
-    replica, long ones to where time is (attention makes them heavier than their tokens); whichever is predicted to be
-    over first. In a replica, light micro-batches come first and last, where the pipeline fills and drains.
-    Deterministic.
+    Equally heavy micro-batches (`packing.pack`), or light ones for the ends of the pipelines (`LIGHT`), dealt out
+    evenly. Unequal replicas: as well documents by replica, long ones to where time is (attention makes them heavier
+    than their tokens). Whichever is predicted to be over first. In a replica, light micro-batches come first and last,
+    where the pipeline fills and drains. Deterministic.
 
     Raises ValueError with numbers for a document that is empty or longer than N, and if the documents do not fit.
     """
@@ -76,13 +81,30 @@ class _Slicer:
         self.lengths, self.plan, self.cost, self.speed, self.capacity = lengths, plan, cost, speed, capacity
         self.costs = [cost.layer_s(MicroBatchWork.of([n])) for n in lengths]
         whole = MicroBatchWork.of(lengths)
-        self.paces = [cost.pace_line(replica, whole, speed) for replica in plan.replicas]
+        self.stages = [cost.stage_lines(replica, whole, speed) for replica in plan.replicas]
+        self.paces = [max(lines, key=lambda line: line.seconds(whole)) for lines in self.stages]
+        self.deepest = max(len(r.stages) for r in plan.replicas)
 
     def best(self) -> Dealt:
-        found = [self._level()]
+        found = [self._level(), *self._level_tapered()]
         if self._unequal():
-            found += [d for room in ROOMS if (d := self._by_replica(room)) is not None]
-        return self._arranged(min(found, key=self._seconds))
+            by_room = [(room, d) for room in ROOMS if (d := self._by_replica(room)) is not None]
+            found += [d for _, d in by_room]
+            if by_room:
+                room, _ = min(by_room, key=lambda each: self._seconds(each[1]))
+                found += [d for taper in LIGHT if (d := self._by_replica(room, taper)) is not None]
+        return min(found, key=self._seconds)
+
+    def _level_tapered(self) -> Iterator[Dealt]:
+        total, working = self.plan.num_micro_batches, sum(r.num_micro_batches > 0 for r in self.plan.replicas)
+        for light, fill in self._tapers(total // working):
+            bins = tapered(self.lengths, self.costs, total, self.capacity, light=light * working, fill=fill)
+            if bins is not None:
+                yield self._dealt(bins)
+
+    def _tapers(self, per_replica: int) -> list[Taper]:
+        """None for a single stage, which has no bubble, nor for batches that leave no micro-batch between the ends."""
+        return [] if self.deepest == 1 else [each for each in LIGHT if each[0] < per_replica]
 
     def _unequal(self) -> bool:
         full = MicroBatchWork.of([self.capacity])
@@ -95,11 +117,14 @@ class _Slicer:
 
     def _level(self) -> Dealt:
         """Micro-batches that are as equal as possible."""
-        bins = pack(self.lengths, self.costs, self.plan.num_micro_batches, self.capacity)
-        work = [MicroBatchWork.of(self.lengths[i] for i in b) for b in bins]
-        return tuple(tuple(bins[b] for b in chosen) for chosen in deal(work, self.plan, self.cost, self.speed))
+        return self._dealt(pack(self.lengths, self.costs, self.plan.num_micro_batches, self.capacity))
 
-    def _by_replica(self, room: float) -> Dealt | None:
+    def _dealt(self, bins: Sequence[tuple[int, ...]]) -> Dealt:
+        work = [MicroBatchWork.of(self.lengths[i] for i in b) for b in bins]
+        chosen = deal(work, self.plan, self.cost, self.speed)
+        return self._arranged([[bins[b] for b in each] for each in chosen])
+
+    def _by_replica(self, room: float, taper: Taper | None = None) -> Dealt | None:
         """Documents to replicas first; None if a replica's do not fit into its micro-batches."""
         slowest = max(range(len(self.paces)), key=lambda a: self.paces[a].per_token)  # gets short ones, which pack well
         rooms = [
@@ -111,30 +136,38 @@ class _Slicer:
             return None
         dealt = []
         for replica, chosen in zip(self.plan.replicas, shared, strict=True):
-            lengths, costs = [self.lengths[i] for i in chosen], [self.costs[i] for i in chosen]
-            try:
-                bins = pack(lengths, costs, replica.num_micro_batches, self.capacity) if chosen else ()
-            except ValueError:
+            bins = self._packed(chosen, replica.num_micro_batches, taper)
+            if bins is None:
                 return None
-            empty = ((),) * (replica.num_micro_batches - len(bins))
-            dealt.append((*(tuple(chosen[i] for i in b) for b in bins), *empty))
-        return tuple(dealt)
+            dealt.append(bins)
+        return self._arranged(dealt)
+
+    def _packed(self, chosen: tuple[int, ...], count: int, taper: Taper | None) -> tuple[tuple[int, ...], ...] | None:
+        """A replica's documents in its micro-batches."""
+        lengths, costs = [self.lengths[i] for i in chosen], [self.costs[i] for i in chosen]
+        bins: tuple[tuple[int, ...], ...] | None = None
+        if taper is not None and taper in self._tapers(count):
+            bins = tapered(lengths, costs, count, self.capacity, light=taper[0], fill=taper[1])
+        try:
+            bins = bins or (pack(lengths, costs, count, self.capacity) if chosen else ())
+        except ValueError:
+            return None
+        return (*(tuple(chosen[i] for i in b) for b in bins), *(((),) * (count - len(bins))))
 
     def _seconds(self, dealt: Dealt) -> float:
-        """Estimate: every micro-batch at the pace of the slowest stage, and the heaviest through the other stages."""
+        """Of the slowest replica; micro-batches that other replicas execute count where they belong."""
         times = [0.0]
-        for pace, replica, batches in zip(self.paces, self.plan.replicas, dealt, strict=True):
-            each = [self._pace_s(pace, b) for b in batches if b]
-            times.append(sum(each) + (len(replica.stages) - 1) * max(each, default=0.0))
+        for lines, batches in zip(self.stages, dealt, strict=True):
+            work = [MicroBatchWork.of(self.lengths[i] for i in b) for b in batches if b]
+            if work:
+                unit_s = [[line.seconds(w) for w in work] for line in lines]
+                times.append(staged_s(self.plan.schedule, unit_s, self.cost.backward_ratio))
         return max(times)
 
-    def _pace_s(self, pace: Linear, documents: Sequence[int]) -> float:
-        return pace.seconds(MicroBatchWork.of(self.lengths[i] for i in documents))
-
-    def _arranged(self, dealt: Dealt) -> Dealt:
-        """Light, heavy, light."""
+    def _arranged(self, dealt: Sequence[Sequence[tuple[int, ...]]]) -> Dealt:
+        """Light, heavy, light; the lightest last, for a backward takes longer than a forward."""
         found = []
         for batches in dealt:
             order = sorted(batches, key=lambda b: (sum(self.costs[i] for i in b), b))
-            found.append((*order[::2], *order[1::2][::-1]))
+            found.append((*order[1::2], *order[::2][::-1]))
         return tuple(found)
