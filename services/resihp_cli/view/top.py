@@ -88,7 +88,7 @@ def _headline(picture: Picture) -> Text:
     text = Text(f"{picture.job}  ", style="bold")
     text.append(verdict, style="bold yellow" if count else "bold green")
     clock = ", virtual clock" if job.get("virtual_clock") else ""
-    of = "" if job["endless"] else f"/{job['iterations']}"
+    of = "" if job.get("endless") else f"/{job['iterations']}"
     text.append(f"   {job['state']}{clock}, iteration {job['committed']}{of}, epoch {job['epoch']}")
     return text
 
