@@ -31,8 +31,9 @@ class Calibration:
     heterogeneous: bool
 
 
-def calibrate(work: Floats, seconds: Floats, config: PeerConfig) -> Calibration:
+def calibrate(work: Floats, seconds: Floats, config: PeerConfig, moved: Flags | None = None) -> Calibration:
     """Learn from work (iterations, devices, features) and seconds (iterations, devices, directions), NaN where missing.
+    `moved`: devices with a share of the work that is new to them, whose offsets are nobody's fault and no news.
 
     Raises ValueError if there are not enough usable rows.
     """
@@ -55,7 +56,10 @@ def calibrate(work: Floats, seconds: Floats, config: PeerConfig) -> Calibration:
     memory = _memory(rest, sigma)
     uncertain = 3.0 * MEDIAN_EFFICIENCY * sigma * memory**2 / np.sqrt(len(level))  # an offset is known no better
     born = born_slow(offset, config, uncertain=2.0 * uncertain)
-    heterogeneous = bool((np.abs(np.where(born, 0.0, offset)) > config.heterogeneity + uncertain).any())
+    if moved is not None:
+        born = born & ~moved
+    usual = born if moved is None else born | moved
+    heterogeneous = bool((np.abs(np.where(usual, 0.0, offset)) > config.heterogeneity + uncertain).any())
     return Calibration(fits, offset, sigma, memory, born, heterogeneous)
 
 

@@ -26,7 +26,8 @@ class PeerConfig:
     """What one iteration can contribute: one hiccup, whatever its size, never alarms; nor do two."""
     noise_ratio: float = 1.5
     """k is at least this many standard deviations."""
-    max_noise_factor: float = 8.0
+    max_noise_factor: float = 40.0
+    """Noise beyond that would have to be followed by thresholds that nothing exceeds."""
     recovery_h: float = 0.3
     """Decision interval of the mirrored CUSUM."""
     recovery_reference: float = 0.1
@@ -49,8 +50,21 @@ class PeerConfig:
     """In smaller groups a device must also have moved against its own healthy time."""
     window: int = 32
     """Residuals remembered per device, for the severity."""
+    settle: int = 0
+    """Iterations after which a device with a new share is judged again. 0: seconds follow shares exactly."""
     max_rows: int = 512
     """Rows per fit of the healthy time."""
+
+    @classmethod
+    def for_clock(cls, *, virtual: bool, processor_time: bool) -> PeerConfig:
+        """For seconds of virtual devices, for processor seconds of cores that others use too, or for those of devices.
+
+        Caches, memory and the other thread of a core are shared even when processor time is counted: a process takes a
+        tenth more of it for many iterations because of its neighbours. So there 1.2x is the smallest fault looked for.
+        """
+        if virtual:
+            return cls()
+        return cls(k=0.1, h=1.0, clip=0.4, shift_k=0.2, settle=10) if processor_time else cls(settle=10)
 
     def __post_init__(self) -> None:
         rules = {
@@ -69,6 +83,7 @@ class PeerConfig:
             "0 < quorum <= 1": 0 < self.quorum <= 1,
             "few_peers >= 2": self.few_peers >= 2,
             "window >= 8": self.window >= 8,
+            "settle >= 0": self.settle >= 0,
             "max_rows >= 32": self.max_rows >= 32,
         }
         for rule, holds in rules.items():

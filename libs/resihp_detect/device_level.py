@@ -6,7 +6,7 @@ warm-up is array arithmetic over (groups, devices), so that 10,240 devices cost 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from resihp_detect.config import PeerConfig
 from resihp_detect.cusum import Cusum
 from resihp_detect.device_memory import DeviceMemory
 from resihp_detect.healthy_time import NUM_FEATURES, HealthyTime, usable
-from resihp_detect.peers import peer_medians, spread
+from resihp_detect.peers import MEDIAN_JUMP, peer_medians, spread
 from resihp_detect.roster import Roster
+from resihp_detect.settling import Settling
 from resihp_detect.state import pack, unpack
 from resihp_detect.verdict import Verdict
 
@@ -53,6 +54,8 @@ class DeviceLevel:
         self.num_directions = num_directions
         shape = self.roster.shape
         self._cusum = Cusum(shape, self.config)
+        self._settling = Settling(shape, self.config.settle)
+        self._last = np.full(shape, np.nan)
         self._skip = np.full(shape[0], self.config.skip)
         self._learning: list[list[tuple[Floats, Floats]] | None] = [[] for _ in range(shape[0])]
         self._fits: list[tuple[HealthyTime, ...] | None] = [None] * shape[0]
@@ -103,7 +106,7 @@ class DeviceLevel:
         valid = valid & learned[:, None]
         if not valid.any():
             return ()
-        residual = self._residual(seconds, work, valid)
+        residual = self._settled(self._residual(seconds, work, valid))
         counts = np.isfinite(residual).sum(axis=1)
         against = residual - self._offset - self._reference(residual)
         few = self._are_few(residual)
@@ -111,7 +114,7 @@ class DeviceLevel:
             own = residual - self._offset - self._level[:, None]
             agreed = np.where(self._cusum.slow, np.maximum(against, own), np.minimum(against, own))
             against = np.where(few[:, None], agreed, against)
-        factor = self._factors(residual, counts)
+        factor = self._factors(residual, against, counts)
         slow, recovered = self._cusum.update(iteration, against, factor)
         verdicts = conclude.devices(self, iteration, np.nonzero(slow), np.nonzero(recovered))
         healthy = np.where(self._cusum.slow, np.nan, residual - self._offset)
@@ -119,6 +122,22 @@ class DeviceLevel:
         shifted = self._common(iteration, healthy, np.where(counts > 0, level, np.nan), factor)
         self._track(against, level, factor)
         return (*verdicts, *shifted)
+
+    def _settled(self, residual: Floats) -> Floats:
+        """Without the devices whose share of the work is new; those that settle now get an offset of their own.
+
+        A device that was slow before is taken to be as slow as it was: slower or faster than that it is by its share.
+        """
+        is_open = self._settling.open
+        if not is_open.any():
+            return residual
+        known = np.where(is_open, np.nan, residual)
+        normal, _, _ = peer_medians(np.where(self._cusum.slow, np.nan, known - self._offset))
+        found = self._settling.observe(residual - np.where(np.isfinite(normal), normal, self._level)[:, None])
+        for g, d in zip(*np.nonzero(np.isfinite(found)), strict=True):
+            slowness = self._cusum.severity(int(g), int(d))[0] if self._cusum.slow[g, d] else 0.0
+            self._offset[g, d] = self._anchor[g, d] = found[g, d] - slowness
+        return known
 
     def _reference(self, residual: Floats) -> Floats:
         """What each device is compared with: the median of its peers that are not slow, or if there is none the level
@@ -138,13 +157,19 @@ class DeviceLevel:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(valid & (predicted > 0), np.log(seconds.sum(-1) / predicted), np.nan)
 
-    def _factors(self, residual: Floats, counts: npt.NDArray[np.int64]) -> Floats:
-        """Noise factor of each group: from the warm-up, or from the present scatter between peers if that is larger."""
-        present = spread(residual - self._offset)
-        many = (counts >= 2 * self.config.few_peers) & np.isfinite(present)
-        self._spread += np.where(many, (np.where(many, present, 0.0) - self._spread) * 0.1, 0.0)
-        sigma = np.maximum(self._sigma, self._spread)
+    def _factors(self, residual: Floats, against: Floats, counts: npt.NDArray[np.int64]) -> Floats:
+        """Noise factor of each group: from the warm-up, or from what is seen at present if that is larger: the scatter
+        between peers, in a small group how much its devices jump from one iteration to the next.
+        """
         c = self.config
+        many = counts >= 2 * c.few_peers
+        healthy = np.where(self._cusum.slow, np.nan, against)
+        jumps, _, _ = peer_medians(np.abs(healthy - self._last))
+        self._last = np.where(np.isfinite(healthy), healthy, self._last)
+        present = np.where(many, spread(residual - self._offset), jumps / MEDIAN_JUMP)
+        seen = np.isfinite(present)
+        self._spread += np.where(seen, (np.where(seen, present, 0.0) - self._spread) * 0.1, 0.0)
+        sigma = np.maximum(self._sigma, self._spread)
         return np.clip(c.noise_ratio * sigma * self._memory / c.k, 1.0, c.max_noise_factor)
 
     def _track(self, against: Floats, level: Floats, factor: Floats) -> None:
@@ -210,7 +235,10 @@ class DeviceLevel:
         size = int(self.roster.sizes[g])
         try:
             found = calibrate(
-                np.stack([w for _, w in rows])[:, :size], np.stack([s for s, _ in rows])[:, :size], self.config
+                np.stack([w for _, w in rows])[:, :size],
+                np.stack([s for s, _ in rows])[:, :size],
+                self.config,
+                self._settling.moved[g, :size],
             )
         except ValueError:  # nothing usable came: try again
             self._learning[g] = []
@@ -227,9 +255,11 @@ class DeviceLevel:
         self._shift[:, g] = 0.0
         slow = self._cusum.slow[g, :size]
         anchor = np.where(found.heterogeneous & (np.abs(found.offset) > c.tolerance), found.offset, 0.0)
+        anchor = np.where(self._settling.moved[g, :size], found.offset, anchor)
         anchor = np.where(found.born_slow, 0.0, anchor)
         offset = np.clip(found.offset, anchor - c.tolerance, anchor + c.tolerance)
         offset = np.where(found.born_slow, 0.0, offset)
+        self._settling.finish(g)
         self._anchor[g, :size] = np.where(slow, self._anchor[g, :size], anchor)
         self._offset[g, :size] = np.where(slow, self._offset[g, :size], offset)
         self._cusum.forget_evidence(g)
@@ -303,14 +333,18 @@ class DeviceLevel:
         scale: Mapping[str, tuple[str, float]],
         *,
         memory: Mapping[str, DeviceMemory] | None = None,
+        moved: Collection[str] = (),
     ) -> DeviceLevel:
         """The detector of the next epoch. `scale`: new group -> (old group whose healthy time carries over, factor of
-        work). `memory`: of devices that this one does not know, as they were in an earlier epoch.
+        work). `memory`: of devices that this one does not know, as they were in an earlier epoch. `moved`: devices
+        whose share of a layer is new, which have to settle (`PeerConfig.settle`).
 
         Devices keep their offsets and their slowness; groups in `scale` are judged at once and learned anew meanwhile,
         or go on learning. Raises ValueError for an unknown old group.
         """
         new = DeviceLevel(groups, self.config, num_directions=self.num_directions)
+        for device in moved:
+            new._settling.begin(*new.roster.places[device])
         for name, (old_name, factor) in scale.items():
             if old_name not in self.roster.groups or name not in new.roster.groups:
                 raise ValueError(f"no healthy time of {old_name!r} for {name!r}")
@@ -331,7 +365,7 @@ class DeviceLevel:
             new._weights[g] = self._weights[o] * factor
             for array in ("_sigma", "_memory", "_spread", "_level", "_told"):
                 getattr(new, array)[g] = getattr(self, array)[o]
-        elif rows and factor == 1.0:
+        elif rows and factor == 1.0 and not new._settling.moved[g].any():
             column = {name: d for d, name in enumerate(self.roster.devices[self.roster.groups[o]])}
             index = [column.get(name, -1) for name in new.roster.devices[new.roster.groups[g]]]
             new._learning[g] = [(_columns(s, index, new), _columns(w, index, new)) for s, w in rows]
@@ -340,10 +374,11 @@ class DeviceLevel:
     def snapshot(self) -> dict[str, Any]:
         """Everything that `restore` needs, as values that MessagePack can carry."""
         return {
-            "version": 1,
+            "version": 2,
             "groups": {g: list(d) for g, d in self.roster.devices.items()},
             "arrays": {name: pack(getattr(self, name)) for name in _ARRAYS},
             "cusum": self._cusum.snapshot(),
+            "settling": self._settling.snapshot(),
             "fits": [None if f is None else [fit.as_dict() for fit in f] for f in self._fits],
             "learning": [None if r is None else [[pack(s), pack(w)] for s, w in r] for r in self._learning],
         }
@@ -351,7 +386,7 @@ class DeviceLevel:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a snapshot of a detector with the same groups. Raises ValueError if it does not fit."""
         groups = {g: tuple(d) for g, d in state["groups"].items()}
-        if state["version"] != 1 or groups != dict(self.roster.devices):
+        if state["version"] != 2 or groups != dict(self.roster.devices):
             raise ValueError(f"snapshot of version {state['version']} and groups {list(groups)} does not fit")
         arrays = {name: unpack(state["arrays"][name], getattr(self, name)) for name in _ARRAYS}
         d = self.roster.shape[1]
@@ -361,6 +396,7 @@ class DeviceLevel:
         ]
         self._fits = [None if f is None else tuple(HealthyTime.from_dict(x) for x in f) for f in state["fits"]]
         self._cusum.restore(state["cusum"])
+        self._settling.restore(state["settling"])
         for name, array in arrays.items():
             setattr(self, name, array)
 
@@ -388,4 +424,5 @@ _ARRAYS = (
     "_began",
     "_told",
     "_suspected",
+    "_last",
 )

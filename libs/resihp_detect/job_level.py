@@ -63,6 +63,7 @@ class JobLevel:
         self.probes = ProbeLevel(self.config)
         self.level: DeviceLevel | None = None
         self._memory: dict[str, DeviceMemory] = {}
+        self._shares: Mapping[int, Share] = {}
         self.judged = 0
         """Newest iteration that was judged."""
         self._probed: dict[str, int] = {}
@@ -82,11 +83,12 @@ class JobLevel:
 
     def _begin(self, plan: ParallelPlan) -> None:
         self.plan, self.judged, self._probed = plan, 0, {}  # after a return to an older state iterations come again
-        self._shares: Mapping[int, Share] = shares(plan, self.model)
+        before = self._shares
+        self._shares = shares(plan, self.model)
         groups = {g: names for g, names in peer_groups(self._shares).items() if self._is_mine(g)}
         old, self.level, self._assembly = self.level, None, None
         if groups:
-            self.level = self._successor(old, groups)
+            self.level = self._successor(old, groups, before)
             self._assembly = Assembly(self.level.roster, num_directions=2)
         owners = {rank for b in gradient_buckets(plan, self.model) if b.is_shared for rank in b.owners}
         mine = {int(name) for names in groups.values() for name in names}
@@ -98,12 +100,19 @@ class JobLevel:
             known = self._memory.get(str(rank), DeviceMemory())
             self.probes.stand_by(str(rank), known.slow_since or 0, p=known.p)
 
-    def _successor(self, old: DeviceLevel | None, groups: Mapping[str, tuple[str, ...]]) -> DeviceLevel:
+    def _successor(
+        self, old: DeviceLevel | None, groups: Mapping[str, tuple[str, ...]], before: Mapping[int, Share]
+    ) -> DeviceLevel:
         if old is None:
             level = DeviceLevel(groups, self.config, num_directions=2)
             return level.successor(groups, {}, memory=self._memory) if self._memory else level
         nearest = {g: (g if g in old.roster.groups else old.roster.groups[-1], 1.0) for g in groups}
-        return old.successor(groups, nearest, memory=self._memory)
+        moved = [name for names in groups.values() for name in names if self._is_new_share(int(name), before)]
+        return old.successor(groups, nearest, memory=self._memory, moved=moved)
+
+    def _is_new_share(self, rank: int, before: Mapping[int, Share]) -> bool:
+        known, now = before.get(rank), self._shares[rank]
+        return known is None or known.group != now.group or abs(known.fraction / now.fraction - 1.0) > 0.01
 
     # --- observing ------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ Floats = npt.NDArray[np.float64]
 MAD_TO_SIGMA = 1.4826
 MEDIAN_EFFICIENCY = 1.2533
 """Deviation of a median over that of a mean, normal law."""
+MEDIAN_JUMP = 0.9539
+"""Median absolute difference of two independent values over their deviation, normal law."""
 
 
 def peer_medians(values: Floats) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:

@@ -25,6 +25,8 @@ class Share:
     work packed to a fixed budget nobody can tell the two apart, so they must be carried over alike."""
     per_square: float
     """Whole layers' attention, per squared token of a document."""
+    fraction: float = 1.0
+    """Of each layer of its stage: seconds per unit of work may depend on it."""
 
     def work(self, num_units: int, tokens: int, sum_sq_len: int) -> tuple[float, float, float]:
         """Features of `DeviceLevel`: micro-batches, tokens, squared lengths, each in whole layers."""
@@ -39,10 +41,12 @@ def shares(plan: ParallelPlan, model: ModelSpec) -> Mapping[int, Share]:
         for s, stage in enumerate(replica.stages):
             lines = cost.stage_cost(stage, last=s == len(replica.stages) - 1).members
             for rank, line in zip(stage.ranks, lines, strict=True):
+                squares = line.per_square / cost.square_s
                 found[rank] = Share(
                     f"s{s}",
                     line.per_token / (cost.attention_s + cost.mlp_s),
-                    line.per_square / cost.square_s,
+                    squares,
+                    squares / (stage.layer_stop - stage.layer_start),
                 )
     return found
 

@@ -7,43 +7,14 @@ from dataclasses import replace
 import msgpack
 import pytest
 
-from resihp_detect import PeerConfig
 from resihp_detector.health import JobHealth, rows_of
-from resihp_detector.layouts import Epoch, model_of
-from resihp_detector.verdicts import Conclusion
 from resihp_messages import event
 from resihp_messages.report import IterationReport
 from resihp_plan import ParallelPlan, ReplicaPlan, StagePlan
 from support import samples
+from support.health_run import CONFIG, Run
 from support.plans import demo_plan, stage
 from support.telemetry import PlayedJob
-
-CONFIG = PeerConfig()
-
-
-class Run:
-    """A job that is played, and what its detector says."""
-
-    def __init__(self, job: PlayedJob) -> None:
-        self.job = job
-        self.health = JobHealth(self.epoch(is_first=True), CONFIG, lambda job, group: True)
-        self.said: list[Conclusion] = []
-
-    def epoch(self, *, is_first: bool = False) -> Epoch:
-        plan = self.job.plan
-        return Epoch("demo", plan.epoch, self.job.reconfiguration_id, plan, model_of(self.job.spec), is_first)
-
-    def go_on(self, iterations: int) -> None:
-        for _ in range(iterations):
-            for report in self.job.next_iteration():
-                self.said += self.health.take(self.epoch(), report)
-
-    def events(self, *, suspicions: bool = False) -> list[tuple[str, tuple[int, ...]]]:
-        return [
-            (c.body.verdict.fault, c.body.verdict.ranks)
-            for c in self.said
-            if suspicions or not isinstance(c.body, event.DeviceSuspected)
-        ]
 
 
 @pytest.mark.parametrize("p", [0.5, 0.83])
