@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
@@ -275,3 +277,21 @@ async def test_who_may_not_make_the_streams_waits_for_who_may(keys: KeyFolder, t
         async with connected(keys, server, "scheduler"):
             await connecting
         await early.close()
+
+
+async def test_a_reload_lets_a_new_key_in_and_an_old_one_out(tmp_path: Path) -> None:
+    keys = KeyFolder(tmp_path / "keys")
+    keys.init(["n0", "n1"])
+    with LocalNats(tmp_path / "nats", include=keys.config) as server:
+        async with connected(keys, server, "scheduler"), raw("agent-n1", keys, server) as (gone, _):
+            kept = keys.path / "agent-n1" / "kept.nk"
+            kept.write_bytes((keys.path / "agent-n1" / "seed.nk").read_bytes())
+            keys.remove("agent-n1")
+            keys.init(["n2"])
+            os.kill(server.pid, signal.SIGHUP)  # what `nats-server --signal reload` sends
+            await wait_for(lambda: not gone.is_connected, 10.0)
+            async with connected(keys, server, "agent-n2"):
+                pass
+            (keys.path / "agent-n1" / "seed.nk").write_bytes(kept.read_bytes())
+            with pytest.raises(BusRefused, match=r"(?i)authorization"):
+                await bus_of("agent-n1", keys, server, connect_timeout_s=1.0).connect()
