@@ -1,8 +1,11 @@
 """What one rank does in one iteration: compute apart from waiting, per micro-batch. Pure; times come from a clock.
 
-Compute of a backward pass = its duration - waits inside it - its *tail*: the time from the last gradient to its return,
-which is spent in the reducer's own wait for its peers. Without that, all ranks of a data-parallel group look equally
-slow, because everybody waits for the slowest one inside the backward pass.
+Compute of a backward pass = its duration up to its last gradient - waits inside it. What comes after the last gradient,
+the *tail*, is spent in the reducer's own wait for its peers. Without that, all ranks of a data-parallel group look
+equally slow, because everybody waits for the slowest one inside the backward pass.
+
+Time that the training thread was ready to run and had no processor is no compute either: on a crowded host that is what
+differs between ranks.
 """
 
 from __future__ import annotations
@@ -10,18 +13,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from resihp_attach.lengths import NOTHING, Work
 
+_LOOK_S = 1e-3
+"""How old a look at the processor may be where gradients come one by one: a look costs 2 us."""
 
-@dataclass
-class _Span:
-    """A forward or backward pass that is under way."""
 
-    begun_s: float
+class _Mark(NamedTuple):
+    """A moment of the training thread."""
+
+    at_s: float
     waited_s: float
-    """Of the iteration, when the span began."""
+    """For peers, in this iteration."""
+    held_s: float
+    """For a processor, outside waits for peers, since the process began."""
+
+    def compute_since(self, earlier: _Mark) -> float:
+        waited_s, held_s = self.waited_s - earlier.waited_s, self.held_s - earlier.held_s
+        return max(0.0, self.at_s - earlier.at_s - waited_s - max(0.0, held_s))
 
 
 @dataclass
@@ -38,8 +49,15 @@ class _Iteration:
 class Recorder:
     """Called by hooks from the training thread; `emit` gets one frame per optimizer step."""
 
-    def __init__(self, clock: Callable[[], float], emit: Callable[[dict[str, Any]], None]) -> None:
-        self._clock, self._emit = clock, emit
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        emit: Callable[[dict[str, Any]], None],
+        delay: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`delay`: seconds that the training thread was ready and had no processor, since any moment."""
+        self._clock, self._emit, self._delay = clock, emit, delay
+        self._delay_s = self._looked_s = self._wait_delay_s = 0.0
         self.iteration = 0
         """Optimizer steps that are done."""
         self.ops = 0
@@ -52,11 +70,11 @@ class Recorder:
         self.declared: Work | None = None
         """What the next micro-batch holds, if somebody has said so."""
         self._now = _Iteration(clock())
-        self._forward: _Span | None = None
-        self._backward: _Span | None = None
+        self._forward: _Mark | None = None
+        self._backward: _Mark | None = None
         self._depth = [0, 0]
-        self._gradient: tuple[float, float] | None = None
-        """When the newest gradient was ready, and what had been waited by then."""
+        self._gradient: _Mark | None = None
+        """When the newest gradient of the pass was ready."""
 
     # --- passes ---------------------------------------------------------------------------------------------------
 
@@ -67,49 +85,52 @@ class Recorder:
             self._tick()
             self._first_pass()
             self._now.works.append(self._known(work))
-            self._forward = _Span(self._clock(), self._now.wait_s)
+            self._forward = self._mark()
 
     def forward_ends(self) -> None:
         self._depth[0] = max(0, self._depth[0] - 1)
         span, self._forward = (self._forward, None) if self._depth[0] == 0 else (None, self._forward)
         if span is not None:
             self._tick()
-            self._now.forward_s.append(self._compute(span, 0.0))
+            self._now.forward_s.append(self._mark().compute_since(span))
 
     def backward_begins(self) -> None:
         self._depth[1] += 1
         if self._depth[1] == 1 and not self.phase:
             self._tick()
             self._gradient = None
-            self._backward = _Span(self._clock(), self._now.wait_s)
+            self._backward = self._mark()
 
     def backward_ends(self) -> None:
         self._depth[1] = max(0, self._depth[1] - 1)
         span, self._backward = (self._backward, None) if self._depth[1] == 0 else (None, self._backward)
         if span is not None:
             self._tick()
-            tail_s = self._tail(span)
-            self._now.backward_s.append(self._compute(span, tail_s))
-            self._now.wait_s += tail_s
+            end = self._mark()
+            last = self._gradient or end
+            self._now.backward_s.append(last.compute_since(span))
+            self._now.wait_s += max(0.0, end.at_s - last.at_s - (end.waited_s - last.waited_s))
 
     def gradient_ready(self, parameter: object = None) -> None:
         """A parameter's gradient is complete; only the newest one of a pass matters. Called for every parameter of
         every pass, so without a guard of its own: nothing in it can fail."""
-        self._gradient = (self._clock(), self._now.wait_s)
+        self._gradient = self._mark(_LOOK_S)
 
-    def waited(self, seconds: float) -> None:
-        """For other ranks, wherever in the iteration."""
-        self._now.wait_s += seconds
+    def wait_begins(self) -> _Mark:
+        """For other ranks, wherever in the iteration; hand the result to `wait_ends`."""
+        return self._mark()
+
+    def wait_ends(self, begun: _Mark) -> None:
+        end = self._mark()
+        self._wait_delay_s += end.held_s - begun.held_s
+        self._now.wait_s += end.at_s - begun.at_s
         self._tick()
 
-    def _tail(self, span: _Span) -> float:
-        if self._gradient is None or self._gradient[0] < span.begun_s:
-            return 0.0
-        ready_s, waited_s = self._gradient
-        return max(0.0, self._clock() - ready_s - (self._now.wait_s - waited_s))
-
-    def _compute(self, span: _Span, tail_s: float) -> float:
-        return max(0.0, self._clock() - span.begun_s - (self._now.wait_s - span.waited_s) - tail_s)
+    def _mark(self, look_s: float = 0.0) -> _Mark:
+        now_s = self._clock()
+        if now_s - self._looked_s >= look_s:
+            self._looked_s, self._delay_s = now_s, self._delay()
+        return _Mark(now_s, self._now.wait_s, self._delay_s - self._wait_delay_s)
 
     # --- iterations -----------------------------------------------------------------------------------------------
 
@@ -141,16 +162,16 @@ class Recorder:
         backward passes and waits counts as its forward pass."""
         self.declared = work
         self._tick()
-        now, begun_s, waited_s = self._now, self._clock(), self._now.wait_s
+        now, begun = self._now, self._mark()
         num_seen, backward_s = len(now.forward_s), sum(now.backward_s)
         try:
             yield
         finally:
             self._tick()
             if now is self._now and len(now.forward_s) == num_seen:
-                other_s = (now.wait_s - waited_s) + (sum(now.backward_s) - backward_s)
                 now.works.append(self._known(NOTHING))
-                now.forward_s.append(max(0.0, self._clock() - begun_s - other_s))
+                rest_s = self._mark().compute_since(begun) - (sum(now.backward_s) - backward_s)
+                now.forward_s.append(max(0.0, rest_s))
 
     def _frame(self, done: _Iteration, now_s: float) -> dict[str, Any]:
         num_units = max(1, len(done.forward_s))

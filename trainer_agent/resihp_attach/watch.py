@@ -27,6 +27,7 @@ from resihp_attach import lengths as tokens
 from resihp_attach import place, stuck
 from resihp_attach.client import Client
 from resihp_attach.guard import guard
+from resihp_attach.processor import delay_of_this_thread
 from resihp_attach.recorder import Recorder
 
 _LOOK_S = 2.0
@@ -37,7 +38,7 @@ class Watch:
     """Of this process; made once, as `resihp_attach.watch`."""
 
     def __init__(self) -> None:
-        self.recorder = Recorder(time.perf_counter, self._emit)
+        self.recorder = Recorder(time.perf_counter, self._emit, delay_of_this_thread())
         self.client: Client | None = None
         self.place: place.Place | None = None
         self._looked_s = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+from collections.abc import Callable
 from threading import Lock
 
 import pytest
@@ -34,7 +35,10 @@ def model(seed: int) -> nn.Module:
         return nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 8)).double()
 
 
-def train(ties: Ties) -> tuple[list[torch.Tensor], list[tuple[int, int]]]:
+Outcome = tuple[list[torch.Tensor], list[tuple[int, int]]]
+
+
+def train(ties: Ties, before: Callable[[int], None] = lambda iteration: None) -> Outcome:
     """Parameters at the end, and the steps that were begun, with their worlds."""
     net = model(seed=ties.rank)  # what the first rank draws counts
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
@@ -43,6 +47,7 @@ def train(ties: Ties) -> tuple[list[torch.Tensor], list[tuple[int, int]]]:
     for step in job.steps(STEPS):
         begun.append((step.iteration, step.world))
         with step:
+            before(step.iteration)
             part = step.share(ROWS)
             for half in (slice(0, 1), slice(1, None)):  # two micro-batches
                 x, y = DATA[step.iteration - 1][part][half], LABELS[step.iteration - 1][part][half]
@@ -68,9 +73,9 @@ def reference() -> list[torch.Tensor]:
     return [p.detach() for p in net.parameters()]
 
 
-def check(launch: ThreadLaunch, reference: list[torch.Tensor]) -> None:
-    results = launch.run(train)
-    assert launch.fired == list(launch.deaths)
+def check(launch: ThreadLaunch, reference: list[torch.Tensor], body: Callable[[Ties], Outcome] = train) -> None:
+    results = launch.run(body)
+    assert sorted(launch.fired, key=lambda d: d.rank) == sorted(launch.deaths, key=lambda d: d.rank)
     assert sorted(results) == sorted(set(range(WORLD)) - {d.rank for d in launch.deaths})
     for parameters, begun in results.values():
         assert sorted({iteration for iteration, _ in begun}) == [1, 2, 3]
@@ -108,6 +113,23 @@ def test_another_rank_may_die_while_the_others_recover(second: int, reference: l
     launch = ThreadLaunch(WORLD, [Death(2, 8, False), Death(0, second, True, (3,))])
     check(launch, reference)
     assert launch.members.alive == {1, 3}
+
+
+@pytest.mark.parametrize("late", [1, 2])
+def test_ranks_may_be_in_other_passes_when_one_dies(late: int, reference: list[torch.Tensor]) -> None:
+    """Rank 0 comes to its forward pass of step `late` when the death is known; the others have a backward pass more
+    behind them, after which DDP deals gradients to buckets anew."""
+    launch = ThreadLaunch(WORLD, [Death(2, 5 if late == 1 else 7, False)])
+
+    def body(ties: Ties) -> Outcome:
+        def wait(iteration: int) -> None:
+            if ties.rank == 0 and iteration == late:
+                with launch.news:
+                    launch.wait_for(lambda: launch.aborted)
+
+        return train(ties, wait)
+
+    check(launch, reference, body)
 
 
 def test_a_rank_that_is_behind_for_no_reason_is_no_peer() -> None:

@@ -14,12 +14,19 @@ class Hands:
     """A recorder with a clock and what it emitted."""
 
     def __init__(self) -> None:
-        self.now_s = 100.0
+        self.now_s, self.delay_s = 100.0, 5.0
         self.frames: list[dict[str, Any]] = []
-        self.recorder = Recorder(lambda: self.now_s, self.frames.append)
+        self.recorder = Recorder(lambda: self.now_s, self.frames.append, lambda: self.delay_s)
 
-    def passes(self, seconds: float) -> None:
+    def passes(self, seconds: float, held: float = 0.0) -> None:
+        """`held`: of these, so many for a processor."""
         self.now_s += seconds
+        self.delay_s += held
+
+    def waits(self, seconds: float, held: float = 0.0) -> None:
+        begun = self.recorder.wait_begins()
+        self.passes(seconds, held)
+        self.recorder.wait_ends(begun)
 
     def micro_batch(self, *, forward: float = 1.0, backward: float = 2.0, tail: float = 0.0, wait: float = 0.0) -> None:
         r = self.recorder
@@ -27,8 +34,8 @@ class Hands:
         self.passes(forward)
         r.forward_ends()
         r.backward_begins()
-        self.passes(backward + wait)
-        r.waited(wait)
+        self.passes(backward)
+        self.waits(wait)
         r.gradient_ready()
         self.passes(tail)
         r.backward_ends()
@@ -57,13 +64,43 @@ def test_a_wait_in_the_tail_counts_once(hands: Hands) -> None:
     r.backward_begins()
     hands.passes(2.0)
     r.gradient_ready()
-    hands.passes(1.0)
-    r.waited(1.0)
+    hands.waits(1.0)
     hands.passes(0.25)
     r.backward_ends()
     r.step_done()
     assert hands.frames[0]["unit_backward_s"] == [pytest.approx(2.0)]
     assert hands.frames[0]["wait_s"] == pytest.approx(1.25)
+
+
+def test_time_without_a_processor_is_no_compute_and_counts_once(hands: Hands) -> None:
+    r = hands.recorder
+    r.forward_begins()
+    hands.passes(1.5, held=0.5)
+    r.forward_ends()
+    hands.passes(3.0, held=3.0)  # between the passes
+    r.backward_begins()
+    hands.passes(2.5, held=0.5)
+    hands.waits(4.0, held=1.0)  # some of the wait went on because nobody woke us: it was a wait all the same
+    hands.passes(0.25, held=0.25)
+    r.gradient_ready()
+    hands.passes(1.0, held=0.75)
+    r.backward_ends()
+    r.step_done()
+    (frame,) = hands.frames
+    assert frame["unit_forward_s"] == [pytest.approx(1.0)]
+    assert frame["unit_backward_s"] == [pytest.approx(2.0)]
+    assert frame["wait_s"] == pytest.approx(5.0)
+    assert frame["step_s"] == pytest.approx(12.25)
+
+
+def test_a_look_at_the_processor_is_not_taken_for_every_gradient(hands: Hands) -> None:
+    looks = []
+    hands.recorder._delay = lambda: looks.append(hands.now_s) or 0.0  # type: ignore[func-returns-value]
+    hands.recorder.backward_begins()
+    for _ in range(1000):
+        hands.passes(1e-5)
+        hands.recorder.gradient_ready()
+    assert 9 <= len(looks) <= 12
 
 
 def test_every_micro_batch_has_its_own_time(hands: Hands) -> None:

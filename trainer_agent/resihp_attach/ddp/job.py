@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import torch
@@ -47,10 +48,16 @@ class Job:
         """A step of the epoch has been committed."""
         optimizer.register_step_pre_hook(self._vote)
         optimizer.register_step_post_hook(self._commit)
+        self._bucket_cap_mb = bucket_cap_mb
+        self._model: DistributedDataParallel | None = None
         self._rejoin(has_voted=False)
-        self.model = DistributedDataParallel(model, process_group=solo_group(), bucket_cap_mb=bucket_cap_mb)
-        self.model.register_comm_hook(None, lambda _, bucket: self._averaging.hook(bucket))
-        self.model.register_forward_pre_hook(self._look)
+
+    @property
+    def model(self) -> DistributedDataParallel:
+        """PyTorch's DDP around the model. Ask for it in every step: it may be another one if a rank is lost before the
+        first step is committed."""
+        assert self._model is not None
+        return self._model
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -93,7 +100,9 @@ class Job:
     # --- hooks ----------------------------------------------------------------------------------------------------
 
     def _look(self, module: object, args: object) -> None:
-        """Before the model is called: why compute what will be given up?"""
+        """Before the model is called: why compute what will be given up? Raises ValueError for a model of before."""
+        if module is not self._model:
+            raise ValueError("this is not job.model any more: a rank was lost in the first step")
         if torch.is_grad_enabled() and not self._epochs.is_up:
             raise RankLost(f"epoch {self._epochs.order.epoch} is over")
 
@@ -128,4 +137,17 @@ class Job:
     def _rejoin(self, *, has_voted: bool) -> int:
         self._is_resumed = False
         parameters, buffers = list(self._bare.parameters()), list(self._bare.buffers())
-        return self._epochs.rejoin(Standing(self._first, self.committed, has_voted, parameters, buffers))
+        newest = self._epochs.rejoin(Standing(self._first, self.committed, has_voted, parameters, buffers))
+        if newest == self._first:
+            self._wrap()
+        return newest
+
+    def _wrap(self) -> None:
+        """DDP deals gradients to buckets anew after its first backward pass, which some ranks have behind them and
+        others have not if a rank is lost in the first step: so then all begin with a new DDP."""
+        if self._model is not None:
+            self._model = None
+            gc.collect()  # the old one takes its hooks off the parameters as it goes
+        self._model = DistributedDataParallel(self._bare, process_group=solo_group(), bucket_cap_mb=self._bucket_cap_mb)
+        self._model.register_comm_hook(None, lambda _, bucket: self._averaging.hook(bucket))
+        self._model.register_forward_pre_hook(self._look)

@@ -7,14 +7,14 @@ takes it as the backward pass's tail.
 from __future__ import annotations
 
 import functools
-import time
 from types import ModuleType
 from typing import Any
 
 from resihp_attach.guard import guard
 from resihp_attach.watch import watch
 
-_waited = guard("wait")(watch.recorder.waited)
+_begins = guard("wait")(watch.recorder.wait_begins)
+_ends = guard("wait")(watch.recorder.wait_ends)
 
 
 def hook(distributed: ModuleType) -> None:
@@ -25,10 +25,11 @@ def hook(distributed: ModuleType) -> None:
 
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        begun_s = time.perf_counter()
+        begun = _begins()
         try:
             return original(self, *args, **kwargs)
         finally:
-            _waited(time.perf_counter() - begun_s)
+            if begun is not None:
+                _ends(begun)
 
     distributed.Work.wait = wait
