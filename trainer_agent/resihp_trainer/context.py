@@ -17,14 +17,12 @@ from resihp_trainer.corpus import Corpus
 from resihp_trainer.device import Device
 from resihp_trainer.faults import Faults
 from resihp_trainer.interpreter import Waits
-from resihp_trainer.processor import ProcessorDelay
 from resihp_trainer.watcher import Watcher
 
 
 @dataclass(frozen=True)
 class Context:
-    """`clock` is CLOCK_MONOTONIC, comparable with the agent's times on the same host. `send` queues a frame. `delay` is
-    the training thread's, which makes the context."""
+    """`clock` is CLOCK_MONOTONIC, comparable with the agent's times on the same host. `send` queues a frame."""
 
     rank: int
     spec: JobSpec
@@ -41,4 +39,3 @@ class Context:
     waits: Waits
     device: Device
     clock: Callable[[], float] = field(default=time.monotonic)
-    delay: ProcessorDelay = field(default_factory=ProcessorDelay)

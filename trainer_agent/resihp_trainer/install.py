@@ -198,4 +198,4 @@ def _interpreter(
         saver.poll()
 
     virtual = VirtualClock.of(context.spec.clock, context.device, context.model, plan, context.rank, pause)
-    return Interpreter(model, pipeline, leaves, context.waits, operation, context.clock, later, virtual, context.delay)
+    return Interpreter(model, pipeline, leaves, context.waits, operation, context.clock, later, virtual)

@@ -15,7 +15,6 @@ from resihp_trainer.comm.port import WaitSeconds
 from resihp_trainer.device import VirtualClock
 from resihp_trainer.model import MicroBatch, Product, Stage, WeightGradients, accumulate
 from resihp_trainer.pipeline import Pipeline
-from resihp_trainer.processor import ProcessorDelay
 
 Unit = tuple[int, int]
 """(replica, micro-batch) of this rank's stage; of another replica if it is migrated."""
@@ -24,11 +23,8 @@ Unit = tuple[int, int]
 FORWARD_KINDS = (OpKind.FORWARD, OpKind.RECV_ACT, OpKind.SEND_ACT)
 BACKWARD_KINDS = (OpKind.BACKWARD, OpKind.BACKWARD_INPUT, OpKind.BACKWARD_WEIGHT)
 
-_Begun = tuple[float, float, float]
-"""The clock, the thread's processor seconds, and its delay, when a segment began. Every look comes right after or
-before a computation that has emptied the caches and costs ten times what it does in a loop: hence few of them."""
-_NEGLIGIBLE = 0.005
-"""A segment whose seconds are those of its processor but for this part of them was not delayed."""
+_Begun = tuple[float, float]
+"""The clock and the thread's processor seconds when a segment began."""
 
 
 @dataclass
@@ -137,8 +133,6 @@ class Interpreter:
     weight_gradients: WeightGradients | None = None
     """With split backward: where the stage's linear layers leave their weight halves."""
     virtual: VirtualClock | None = None
-    delay: Callable[[], float] = field(default_factory=ProcessorDelay)
-    """How long this thread has waited for a processor."""
 
     def run(
         self, ops: Sequence[Op], micro_batches: Mapping[Unit, MicroBatch], before_forward: Callable[[], None]
@@ -221,16 +215,15 @@ class Interpreter:
 
     def _begin(self) -> _Begun:
         self.waits.update()
-        delay = self.delay() if self.virtual is None else 0.0
-        return self.clock(), time.thread_time(), delay
+        return self.clock(), time.thread_time()
 
     def _note(self, kind: OpKind, unit: Unit, batch: MicroBatch, work: Work, begun: _Begun) -> None:
         """Note the segment; on a virtual clock wait until it has taken its time."""
-        start, busy, delay = begun
+        start, busy = begun
         busy = time.thread_time() - busy
         seconds = max(0.0, self.clock() - start - self.waits.update())
         if self.virtual is not None:
             seconds = self.virtual.pad(MicroBatchWork(batch.num_tokens, batch.sum_sq_len), kind, seconds, busy)
-        elif seconds > busy * (1.0 + _NEGLIGIBLE):  # some of the delay may be inside the waits, hence the floor
-            seconds = min(seconds, max(busy, seconds - (self.delay() - delay)))
+        else:  # what others did on this core meanwhile, or with a lock that this thread needs, is no part of the device
+            seconds = min(seconds, busy)
         work.segments.append(Segment(kind, unit, batch.num_tokens, batch.sum_sq_len, seconds))
