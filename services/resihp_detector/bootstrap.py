@@ -33,6 +33,7 @@ def _export(detector: Detector, watch: HealthWatch, service: Service[DetectorSet
         ("pardons_count", "Rounds in which silence did not count: bus down or process paused.",
          lambda: detector.num_pardons),
         ("reports_count", "Reports of agents judged.", lambda: watch.num_reports),
+        ("unread_reports_count", "Reports in the stream that are not judged yet.", lambda: watch.num_unread),
         ("unknown_reports_count", "Reports of epochs whose plan is not known.", lambda: watch.num_unknown),
         ("nodes_up_count", "Nodes whose agent is up.", lambda: sum(1 for _ in detector.picture.fleet.up())),
     ):  # fmt: skip

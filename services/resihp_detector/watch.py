@@ -64,6 +64,8 @@ class HealthWatch:
         """False while a report is judged, and for good if that was cut short: what it changed is not to be kept."""
         self._name = f"detector-{settings.partition}-of-{settings.num_partitions}"
         self.num_reports = 0
+        self.num_unread = 0
+        """Reports in the stream that are not judged yet, as of the last snapshot's turn."""
         self.num_unknown = 0
         """Reports of epochs whose plan is in no stored command."""
 
@@ -109,6 +111,8 @@ class HealthWatch:
             await self._clock.sleep(pause_s)
             async with self._turn:  # between two reports: what is kept has been said
                 await self.keep()
+            with contextlib.suppress(BusUnavailable):
+                self.num_unread = max(0, await self._bus.last_sequence(Kind.REPORT) - self.position)
             pause_s = self._settings.snapshot_period_s
 
     async def take(self, stored: Stored) -> None:
