@@ -19,7 +19,7 @@ from resihp_plan import (
     slice_batch,
 )
 from resihp_plan.plan import known_speeds
-from resihp_plan.planner import plan_change, plan_initial
+from resihp_plan.planner import Assumptions, plan_change, plan_initial
 
 LENGTHS = {"code": (7.34, 1.52), "web": (7.09, 1.01)}
 """Lognormal (mu, sigma) in tokens, fitted to public corpora."""
@@ -84,7 +84,7 @@ def _plans(cost: CostModel) -> list[tuple[str, ParallelPlan, dict[int, float]]]:
     slow = {5: 0.5}
     told = ParallelPlan(2, plan.replicas, speeds=known_speeds(slow, plan.active))
     workload = Workload.typical(MICRO_BATCHES, 16_384)
-    changed = plan_change(plan, MODEL, cluster, slow, workload, clock=lambda: 0.0, cost=cost).plan
+    changed = plan_change(plan, MODEL, cluster, slow, workload, clock=lambda: 0.0, assuming=Assumptions(cost)).plan
     return [("healthy", plan, {}), ("one at 0.5, old plan", told, slow), ("one at 0.5, new plan", changed, slow)]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from benchmarks import report
 from benchmarks.planner.settings import Setting
-from resihp_plan.planner import Effort, plan_change
+from resihp_plan.planner import Assumptions, Effort, plan_change
 from resihp_plan.planner.timeline import timeline
 
 PER_REPLICA = 64
@@ -58,7 +58,7 @@ def _run(setting: Setting, health: dict[int, float], effort: Effort) -> tuple[fl
     wall, cpu = time.monotonic(), time.process_time()
     decision = plan_change(
         plan, setting.cost.model, setting.cluster, health, setting.workload, clock=time.monotonic,
-        cost=setting.cost, memory=setting.memory, effort=effort,
+        assuming=Assumptions(setting.cost, setting.memory), effort=effort,
     )  # fmt: skip
     wall, cpu = time.monotonic() - wall, time.process_time() - cpu
     return wall, cpu, decision.name, decision.predicted_tokens_per_s / decision.bound_tokens_per_s

@@ -11,7 +11,7 @@ from functools import partial
 from benchmarks import report
 from benchmarks.planner.cells import Cells
 from resihp_plan import Cluster, CostModel, ModelSpec, Schedule, Workload
-from resihp_plan.planner import plan_change, plan_initial
+from resihp_plan.planner import Assumptions, plan_change, plan_initial
 from resihp_plan.planner.shape import Layers, Pipeline, Shape
 from resihp_plan.planner.space import Space
 from resihp_plan.planner.tpgroups import GroupMaker
@@ -73,7 +73,7 @@ def case(seed: int) -> float:
     if all(health.get(r, 1.0) == 0.0 for r in CLUSTER.ranks):
         health = {0: 0.5}
     plan = plan_initial(CLUSTER, MODEL, 1, 2, 2, WORKLOAD.num_micro_batches)
-    found = plan_change(plan, MODEL, CLUSTER, health, WORKLOAD, clock=lambda: 0.0, cost=COST)
+    found = plan_change(plan, MODEL, CLUSTER, health, WORKLOAD, clock=lambda: 0.0, assuming=Assumptions(COST))
     assert found.plan.schedule is Schedule.ONE_F_ONE_B
     return best_of_all(health) / found.predicted_step_s
 

@@ -79,7 +79,7 @@ def answer(data: Mapping[str, Any]) -> dict[str, Any]:
     """Question as JSON -> `WhatIf.to_dict()`, or `{"error": sentence}`."""
     from resihp_messages import JobSpec
     from resihp_plan import Cluster, CostModel, Device, InvalidPlan, ModelSpec, ParallelPlan, Workload
-    from resihp_plan.planner import Infeasible, Price
+    from resihp_plan.planner import Assumptions, Infeasible, Price
     from resihp_plan.planner.whatif import what_if
 
     try:
@@ -94,8 +94,10 @@ def answer(data: Mapping[str, Any]) -> dict[str, Any]:
             {int(r): min(1.0, float(p) / peaks.get(r, 1.0)) for r, p in data["faults"].items()},
             Workload.typical(spec.batch.micro_batches, spec.batch.tokens_per_micro_batch),
             clock=time.monotonic,
-            cost=CostModel.for_model(model, bytes_per_element=8 if spec.dtype == "float64" else 4),
-            price=Price(horizon_s=data["horizon_s"], rebuild_s=data["rebuild_s"]),
+            assuming=Assumptions(
+                CostModel.for_model(model, bytes_per_element=8 if spec.dtype == "float64" else 4),
+                price=Price(data["horizon_s"], data["rebuild_s"]),
+            ),
         )
     except (Infeasible, InvalidPlan, ValueError) as error:
         return {"error": str(error)}

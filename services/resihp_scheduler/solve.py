@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from resihp_plan import ParallelPlan, describe_change
-from resihp_plan.planner import Infeasible, Price, plan_after_loss, plan_change
+from resihp_plan.planner import Assumptions, Infeasible, Price, plan_after_loss, plan_change
 from resihp_scheduler.planning import Choice, JobPlanning, NoPlan
 from resihp_scheduler.question import Question
 
@@ -27,9 +27,8 @@ def solve(question: Question, clock: Callable[[], float]) -> Choice | NoPlan:
             question.health,
             planning.workload,
             clock=clock,
-            cost=planning.cost,
+            assuming=Assumptions(planning.cost, price=Price(question.horizon_s, question.rebuild_s)),
             reference=healthy,
-            price=Price(horizon_s=question.horizon_s, rebuild_s=question.rebuild_s),
             epoch=question.epoch,
         )
         choice = planning.choice_of(decision, question.plan, question.speeds, question.alive)

@@ -1,5 +1,6 @@
 """Choose plans: the initial one, and the next one after a loss. Errors: `Infeasible` with a kind and a detail."""
 
+from resihp_plan.planner.assumptions import Assumptions
 from resihp_plan.planner.change import plan_change, step_s_at
 from resihp_plan.planner.decision import Alternative, Decision, Infeasible, InfeasibleKind
 from resihp_plan.planner.effort import Effort, Switches
@@ -10,6 +11,7 @@ from resihp_plan.planner.price import Price
 
 __all__ = [
     "Alternative",
+    "Assumptions",
     "Decision",
     "Effort",
     "Infeasible",

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from resihp_plan.cluster import Cluster, Health
 from resihp_plan.cost import CostModel
 from resihp_plan.describe import describe_change
-from resihp_plan.memory import MemoryModel
 from resihp_plan.model import ModelSpec
 from resihp_plan.plan import ParallelPlan, ReplicaPlan, Schedule, StagePlan
+from resihp_plan.planner.assumptions import Assumptions
 from resihp_plan.planner.candidates import Search, arrangements
 from resihp_plan.planner.decision import Alternative, Decision, Infeasible, InfeasibleKind
 from resihp_plan.planner.effort import Effort, Switches
@@ -55,23 +55,18 @@ def plan_change(
     workload: Workload,
     *,
     clock: Callable[[], float],
-    cost: CostModel | None = None,
-    memory: MemoryModel | None = None,
+    assuming: Assumptions | None = None,
     reference: ParallelPlan | None = None,
-    price: Price | None = None,
     switches: Switches | None = None,
     effort: Effort | None = None,
-    schedules: Sequence[Schedule] | None = None,
     epoch: int | None = None,
     seed: int = SEED,
 ) -> Decision:
     """The best plan for devices at these speeds; the same plan (same epoch, same digest) if staying is best.
 
     `health`: rank -> p for ranks of the cluster (missing: 1; 0: lost). Ranks that `plan` does not use are idle or have
-    returned, and may join. `reference`: the healthy plan, for the bound and to grow back to (default: `plan`).
-    `schedules`: those that may be chosen beside the plan's own, such as `plan.schedule.family` (default: none; whoever
-    started the job has chosen). `memory`: limits that plans must keep (default: those of the cluster's devices). State
-    is assumed to be recoverable. Device peaks of the cluster multiply p.
+    returned, and may join. `reference`: the healthy plan, for the bound and to grow back to (default: `plan`). State is
+    assumed to be recoverable. Device peaks of the cluster multiply p.
 
     Deterministic apart from `planning_s`. Raises `Infeasible` if no device is left or nothing fits into memory, and
     ValueError for ranks that the cluster does not know.
@@ -84,9 +79,9 @@ def plan_change(
     usable = frozenset(r for r in cluster.ranks if speeds.get(r, 1.0) > 0.0)
     if not usable:
         raise Infeasible(InfeasibleKind.NO_DEVICES, f"none of the {len(cluster.ranks)} devices is alive")
-    costs = cost or CostModel.for_model(model)
+    given = assuming or Assumptions()
+    costs, limits = given.cost_of(model), given.memory_of(cluster, model, workload)
     chosen_switches = switches or Switches()
-    limits = memory or MemoryModel.of(cluster, model, workload.tokens_per_micro_batch, costs.bytes_per_element)
     maker = GroupMaker(
         costs,
         workload.micro_batch,
@@ -105,10 +100,8 @@ def plan_change(
     )
     peaks = cluster.speeds({})
     nominal = space.at(GroupMaker(costs, workload.micro_batch, peaks, limits), plan.schedule)
-    allowed = tuple(schedules or ()) if chosen_switches.schedule else ()
-    planning = _Planning(
-        plan, model, cluster, usable, space, price or Price(), plan.epoch + 1 if epoch is None else epoch
-    )
+    allowed = given.schedules if chosen_switches.schedule else ()
+    planning = _Planning(plan, model, cluster, usable, space, given.price, plan.epoch + 1 if epoch is None else epoch)
     planning.propose(
         reference, chosen_switches, effort or Effort.for_devices(len(cluster.ranks)), seed, nominal, allowed
     )

@@ -9,6 +9,11 @@ from resihp_plan.plan import ParallelPlan, ReplicaPlan, StagePlan
 from resihp_plan.planner.decision import Infeasible, InfeasibleKind
 from resihp_plan.validate import validate
 
+HEADS_ARE_WHOLE = (
+    "a key/value head and its query heads lie on one device; copies of key/value heads would allow more, and are not "
+    "implemented: more stages or replicas use the other devices"
+)
+
 
 def plan_initial(
     cluster: Cluster, model: ModelSpec, tp: int, pp: int, dp: int, num_micro_batches: int, *, epoch: int = 1
@@ -20,14 +25,14 @@ def plan_initial(
     the cluster is too small.
     """
     limits = (
-        ("tp", tp, "num_kv_heads", model.num_kv_heads),
-        ("tp", tp, "vocabulary blocks", model.vocab_size // model.vocab_block),
-        ("pp", pp, "num_layers", model.num_layers),
-        ("dp", dp, "num_micro_batches", num_micro_batches),
+        ("tp", tp, "num_kv_heads", model.num_kv_heads, HEADS_ARE_WHOLE),
+        ("tp", tp, "vocabulary blocks", model.vocab_size // model.vocab_block, "a smaller vocab_block makes more"),
+        ("pp", pp, "num_layers", model.num_layers, "a stage has at least one layer"),
+        ("dp", dp, "num_micro_batches", num_micro_batches, "a replica without work is none"),
     )
-    for axis, degree, what, limit in limits:
+    for axis, degree, what, limit, why in limits:
         if not 1 <= degree <= limit:
-            raise Infeasible(InfeasibleKind.DEGREE, f"{axis} = {degree} must be 1 to {what} = {limit}")
+            raise Infeasible(InfeasibleKind.DEGREE, f"{axis} = {degree} must be 1 to {what} = {limit} ({why})")
     needed = tp * pp * dp
     if len(cluster.ranks) < needed:
         raise Infeasible(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from resihp_plan.cluster import Cluster, Health
-from resihp_plan.cost import CostModel
-from resihp_plan.memory import MemoryModel
 from resihp_plan.model import ModelSpec
-from resihp_plan.plan import ParallelPlan, Schedule
+from resihp_plan.plan import ParallelPlan
+from resihp_plan.planner.assumptions import Assumptions
 from resihp_plan.planner.change import plan_change, step_s_at
 from resihp_plan.planner.decision import Decision
-from resihp_plan.planner.price import Price
 from resihp_plan.workload import Workload
 
 
@@ -50,31 +48,18 @@ def what_if(
     workload: Workload,
     *,
     clock: Callable[[], float],
-    cost: CostModel | None = None,
-    memory: MemoryModel | None = None,
-    price: Price | None = None,
+    assuming: Assumptions | None = None,
     links: Health | None = None,
-    schedules: Sequence[Schedule] | None = None,
 ) -> WhatIf:
-    """Compare for `health` (rank -> p; 0: lost) and `links` (rank -> bandwidth relative to now). `schedules`: as in
-    `plan_change`. Raises what `plan_change` raises."""
-    healthy = cost or CostModel.for_model(model)
+    """Compare for `health` (rank -> p; 0: lost) and `links` (rank -> bandwidth relative to now). Raises what
+    `plan_change` raises."""
+    given = assuming or Assumptions()
+    healthy = given.cost_of(model)
     after = {r: f * healthy.link_of.get(r, 1.0) for r, f in (links or {}).items()}
     costs = replace(healthy, link_of={**healthy.link_of, **after})
     now = workload.tokens / step_s_at(plan, workload, healthy, cluster.speeds({}))
     idle = workload.tokens / step_s_at(plan, workload, costs, cluster.speeds(health))
-    best = plan_change(
-        plan,
-        model,
-        cluster,
-        health,
-        workload,
-        clock=clock,
-        cost=costs,
-        memory=memory,
-        price=price,
-        schedules=schedules,
-    )
+    best = plan_change(plan, model, cluster, health, workload, clock=clock, assuming=replace(given, cost=costs))
     gain = best.predicted_tokens_per_s - idle
     pause = best.change_s or 0.0
     even = pause * best.predicted_tokens_per_s / gain if gain > 1e-9 * now else None

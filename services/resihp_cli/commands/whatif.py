@@ -18,7 +18,7 @@ from resihp_cli.errors import CliError
 from resihp_gateway.wording import size
 from resihp_messages import JobSpec
 from resihp_plan import Cluster, CostModel, Device, InvalidPlan, ModelSpec, ParallelPlan, Schedule, Workload, validate
-from resihp_plan.planner import Infeasible, Price, plan_initial
+from resihp_plan.planner import Assumptions, Infeasible, Price, plan_initial
 from resihp_plan.planner.whatif import WhatIf, what_if
 
 
@@ -61,10 +61,10 @@ def run_whatif(
             faults,
             workload,
             clock=time.monotonic,
-            cost=cost,
+            assuming=Assumptions(
+                cost, price=Price(horizon_s, rebuild_s), schedules=tuple(Schedule) if any_schedule else ()
+            ),
             links=links,
-            schedules=tuple(Schedule) if any_schedule else None,
-            price=Price(horizon_s=horizon_s, rebuild_s=rebuild_s),
         )
     except InvalidPlan as error:
         raise CliError(f"plan: {error}") from error

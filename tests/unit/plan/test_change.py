@@ -22,6 +22,7 @@ from resihp_plan import (
     validate,
 )
 from resihp_plan.planner import (
+    Assumptions,
     Decision,
     Infeasible,
     InfeasibleKind,
@@ -85,11 +86,11 @@ def test_a_returned_device_is_used_again() -> None:
 
 
 def test_too_short_a_horizon_moves_nothing() -> None:
-    hurried = _change({5: 0.5}, price=Price(horizon_s=3.0, rebuild_s=2.5))
+    hurried = _change({5: 0.5}, assuming=Assumptions(price=Price(horizon_s=3.0, rebuild_s=2.5)))
     assert hurried.name == "stay"
-    patient = _change({5: 0.5}, price=Price(horizon_s=600.0, rebuild_s=2.5))
+    patient = _change({5: 0.5}, assuming=Assumptions(price=Price(horizon_s=600.0, rebuild_s=2.5)))
     assert patient.plan != demo_plan()
-    slow_links = _change({5: 0.5}, price=Price(horizon_s=600.0, rebuild_s=0.1, bytes_per_s=1e3))
+    slow_links = _change({5: 0.5}, assuming=Assumptions(price=Price(600.0, rebuild_s=0.1, bytes_per_s=1e3)))
     assert slow_links.bytes_moved == 0, "micro-batches can still move"
     assert [r.num_micro_batches for r in slow_links.plan.replicas] == [5, 3]
     assert any("longer than" in a.why_lost or "fewer tokens" in a.why_lost for a in slow_links.alternatives)
@@ -101,7 +102,7 @@ def test_refusals() -> None:
     assert none.value.kind is InfeasibleKind.NO_DEVICES
     memory = MemoryModel(DEMO_MODEL, 128, dict.fromkeys(range(8), 1000))
     with pytest.raises(Infeasible) as full:
-        _change({0: 0.0}, memory=memory)
+        _change({0: 0.0}, assuming=Assumptions(memory=memory))
     assert full.value.kind is InfeasibleKind.MEMORY
     with pytest.raises(ValueError, match=r"ranks \[9\]"):
         _change({9: 0.5})
@@ -131,7 +132,9 @@ def test_a_slow_link_is_planned_around() -> None:
     slow = replace(cost, link_of={5: 0.1})
     stay = step_s_at(demo_plan(), WORKLOAD, slow, {})
     assert stay > 1.2 * step_s_at(demo_plan(), WORKLOAD, cost, {})
-    decision = plan_change(demo_plan(), DEMO_MODEL, CLUSTER, {}, WORKLOAD, clock=lambda: 0.0, cost=slow)
+    decision = plan_change(
+        demo_plan(), DEMO_MODEL, CLUSTER, {}, WORKLOAD, clock=lambda: 0.0, assuming=Assumptions(slow)
+    )
     assert decision.predicted_step_s < 0.9 * stay
     exact = predict(decision.plan, WORKLOAD, slow)
     assert exact.step_s == pytest.approx(decision.predicted_step_s, rel=0.1)
@@ -163,7 +166,9 @@ def test_close_to_the_optimum_of_all_divisions() -> None:
     for ranks in [(0,), (1,), (3,), (0, 1), (0, 3), (1, 2)]:
         health = dict.fromkeys(ranks, 0.5)
         best = min(step_s_at(p, workload, cost, health) for p in everything)
-        found = plan_change(everything[0], model, cluster, health, workload, clock=lambda: 0.0, cost=cost)
+        found = plan_change(
+            everything[0], model, cluster, health, workload, clock=lambda: 0.0, assuming=Assumptions(cost)
+        )
         ratios.append(best / found.predicted_step_s)
     assert min(ratios) >= 0.95
     assert sum(ratios) / len(ratios) >= 0.99

@@ -23,7 +23,7 @@ from resihp_plan import (
     validate,
 )
 from resihp_plan.plan import known_speeds
-from resihp_plan.planner import plan_change, plan_initial
+from resihp_plan.planner import Assumptions, plan_change, plan_initial
 from resihp_plan.planner.change import shape_of
 from resihp_plan.planner.choose import tuned
 from resihp_plan.planner.migrate import algorithm_1, by_quota
@@ -108,7 +108,9 @@ def test_never_worse_than_any_policy(health: dict[int, float]) -> None:
     """As found by the search, and by `plan_change` within the tolerance by which it prefers the smaller change."""
     ours = evaluate(Policy.RESIHP, ARENA, health)
     assert ours.step_s is not None
-    decision = plan_change(PLAN, DEMO_MODEL, CLUSTER, health, WORKLOAD, clock=lambda: 0.0, cost=COST, schedules=FAMILY)
+    decision = plan_change(
+        PLAN, DEMO_MODEL, CLUSTER, health, WORKLOAD, clock=lambda: 0.0, assuming=Assumptions(COST, schedules=FAMILY)
+    )
     for policy in OTHERS:
         other = evaluate(policy, ARENA, health)
         if other.step_s is None:

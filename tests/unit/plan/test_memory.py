@@ -26,7 +26,7 @@ from resihp_plan import (
     layout,
 )
 from resihp_plan.activations import held_units
-from resihp_plan.planner import Infeasible, plan_change
+from resihp_plan.planner import Assumptions, Infeasible, plan_change
 from resihp_plan.planner.tpgroups import GroupMaker
 from support.plans import DEMO_MODEL, demo_plan, models, stage
 
@@ -98,7 +98,9 @@ def test_planning_keeps_the_limits_of_the_devices() -> None:
 
     def after(limit: int | None) -> ParallelPlan:
         cluster = Cluster(tuple(Device(r, "n0", limit) for r in range(8)))
-        found = plan_change(plan, model, cluster, health, workload, clock=time.monotonic, cost=cost).plan
+        found = plan_change(
+            plan, model, cluster, health, workload, clock=time.monotonic, assuming=Assumptions(cost)
+        ).plan
         if limit is not None:
             memory = MemoryModel(model, 128, cluster.memory_of)
             assert not memory.excess(layout(found, model))
