@@ -123,6 +123,8 @@ class IterationReport(Body):
     thread that it took in this iteration, or before it (`evaluation`). An iteration with such work is not slow."""
     virtual_clock: bool = False
     """Compute seconds are those of virtual devices, not of the cores that did the work."""
+    processor_time: bool = False
+    """Compute seconds are processor time of cores that other processes use too (CPU workers on the real clock)."""
     reconfiguration_id: Text = ""
     """Of the plan that the epoch runs: tells the epochs of two runs of one job apart."""
 

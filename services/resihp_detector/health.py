@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from resihp_detect import JobLevel, PeerConfig, Row, Verdict, VerdictKind
@@ -20,7 +21,9 @@ class JobHealth:
     """One run of a job, from the epoch in which it was first seen."""
 
     def __init__(self, epoch: Epoch, config: PeerConfig, is_mine: IsMine, *, before: JobHealth | None = None) -> None:
-        """`before`: an earlier run of the same job, whose late reports are to be known as such."""
+        """`config`: see `config_for`. `before`: an earlier run of the same job, whose late reports are to be known as
+        such."""
+        self.config = config
         self.job = epoch.job
         self._level = JobLevel(epoch.plan, epoch.model, config, is_mine=lambda group: is_mine(epoch.job, group))
         self._model = epoch.model
@@ -29,7 +32,7 @@ class JobHealth:
         self._nodes: dict[int, str] = {}
         self._incidents: dict[str, str] = {}
         """Device -> correlation id of what is suspected or known of it."""
-        self._virtual_clock = False
+        self._virtual_clock = self._processor_time = False
         self._scored = 0
 
     def is_past(self, epoch: Epoch) -> bool:
@@ -51,6 +54,7 @@ class JobHealth:
             self._scored = 0
             self._number, self._reconfiguration_id = epoch.number, epoch.reconfiguration_id
         self._virtual_clock |= report.virtual_clock
+        self._processor_time |= report.processor_time
         self._nodes.update(dict.fromkeys(report.ranks, report.node))
         found += self._conclude(self._level.observe(report.iteration, rows_of(report)))
         return tuple(found)
@@ -82,7 +86,13 @@ class JobHealth:
         if not verdicts:
             return
         scene = Scene(
-            self.job, self._number, self._reconfiguration_id, self._virtual_clock, self._nodes, self._level.members()
+            self.job,
+            self._number,
+            self._reconfiguration_id,
+            self._virtual_clock,
+            self._processor_time,
+            self._nodes,
+            self._level.members(),
         )
         for verdict in verdicts:
             yield conclusion_of(verdict, scene, self._correlate(verdict, scene))
@@ -111,13 +121,16 @@ class JobHealth:
             "nodes": sorted(self._nodes.items()),
             "incidents": self._incidents,
             "virtual_clock": self._virtual_clock,
+            "processor_time": self._processor_time,
+            "config": asdict(self.config),
             "scored": self._scored,
             "level": self._level.snapshot(),
         }
 
     @classmethod
-    def restored(cls, job: str, state: Mapping[str, Any], config: PeerConfig, is_mine: IsMine) -> JobHealth:
-        """Go on from a snapshot. Raises ValueError, KeyError or TypeError if it does not fit."""
+    def restored(cls, job: str, state: Mapping[str, Any], is_mine: IsMine) -> JobHealth:
+        """Go on from a snapshot, with its thresholds. Raises ValueError, KeyError or TypeError if it does not fit."""
+        config = PeerConfig(**state["config"])
         model = ModelSpec(**state["model"])
         level = JobLevel.restored(state["level"], model, config, is_mine=lambda group: is_mine(job, group))
         epoch = Epoch(job, state["number"], state["reconfiguration_id"], level.plan, model, is_first=False)
@@ -126,8 +139,14 @@ class JobHealth:
         health._past = list(state["past"])
         health._nodes = dict(state["nodes"])
         health._incidents = dict(state["incidents"])
-        health._virtual_clock, health._scored = state["virtual_clock"], state["scored"]
+        health._virtual_clock, health._processor_time = state["virtual_clock"], state["processor_time"]
+        health._scored = state["scored"]
         return health
+
+
+def config_for(report: IterationReport) -> PeerConfig:
+    """Thresholds for the seconds of the job whose first report this is."""
+    return PeerConfig.for_clock(virtual=report.virtual_clock, processor_time=report.processor_time)
 
 
 def rows_of(report: IterationReport) -> Iterator[Row]:

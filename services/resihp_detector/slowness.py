@@ -32,6 +32,7 @@ class Scene:
     epoch: int
     reconfiguration_id: str
     virtual_clock: bool
+    processor_time: bool
     nodes: Mapping[int, str]
     """Rank -> node, as the reports say."""
     members: Mapping[str, tuple[int, ...]]
@@ -64,6 +65,7 @@ def conclusion_of(verdict: Verdict, scene: Scene, correlation_id: str) -> Conclu
         "reported_by": "detector",
         "reconfiguration_id": scene.reconfiguration_id,
         "virtual_clock": scene.virtual_clock,
+        "processor_time": scene.processor_time,
     }
     body = body_class(
         evidence=evidence,

@@ -20,9 +20,8 @@ import structlog
 
 from resihp_bus.port import Bus, BusUnavailable, Stored
 from resihp_chassis import Clock
-from resihp_detect import PeerConfig
 from resihp_detect.healthy_time import prepare
-from resihp_detector.health import JobHealth
+from resihp_detector.health import JobHealth, config_for
 from resihp_detector.layouts import Epoch, Layouts
 from resihp_detector.settings import DetectorSettings
 from resihp_detector.verdicts import Conclusion, derived_id
@@ -31,7 +30,7 @@ from resihp_messages.report import IterationReport
 
 log = structlog.get_logger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 _RETRY_S = 0.2
 _FIRST_S = 1.0
 _ASK_AGAIN_S = 30.0
@@ -51,7 +50,6 @@ class HealthWatch:
         wrap: Callable[..., AnyEnvelope],
     ) -> None:
         self._settings, self._bus, self._clock, self._say, self._wrap = settings, bus, clock, say, wrap
-        self._config = PeerConfig()
         self._layouts = Layouts(bus)
         self._jobs: dict[str, JobHealth] = {}
         self._unknown: dict[str, float] = {}
@@ -144,7 +142,7 @@ class HealthWatch:
             return
         health = self._jobs.pop(envelope.job, None)
         if health is None or not (health.continues(epoch) or health.is_past(epoch)):
-            health = JobHealth(epoch, self._config, self.is_mine, before=health)
+            health = JobHealth(epoch, config_for(report), self.is_mine, before=health)
         self._jobs[envelope.job] = health
         while len(self._jobs) > _MAX_JOBS:
             del self._jobs[next(iter(self._jobs))]
@@ -201,8 +199,6 @@ class HealthWatch:
     def _restore(self, state: Any) -> None:
         if state["version"] != _VERSION:
             raise ValueError(f"snapshot of version {state['version']}, expected {_VERSION}")
-        self._jobs = {
-            job: JobHealth.restored(job, known, self._config, self.is_mine) for job, known in state["jobs"].items()
-        }
+        self._jobs = {job: JobHealth.restored(job, known, self.is_mine) for job, known in state["jobs"].items()}
         self.position = self._kept_at = int(state["position"])
         log.info("snapshot_restored", position=self.position, jobs=len(self._jobs))

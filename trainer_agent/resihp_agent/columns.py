@@ -65,6 +65,7 @@ class ReportColumns:
             samples_expected=max(row.samples_expected for row in rows),
             samples_once=min(row.samples_once for row in rows),
             virtual_clock=any(row.virtual_clock for row in rows),
+            processor_time=any(row.processor_time for row in rows),
             reconfiguration_id=self._reconfiguration_id,
         )
         return [(self._place[0], report)]

@@ -170,7 +170,7 @@ def test_a_restored_snapshot_says_what_the_other_would_have_said() -> None:
             run.go_on(1)
         if i % 7 == 0:
             state = msgpack.unpackb(msgpack.packb(cut.health.snapshot()), strict_map_key=False)
-            cut.health = JobHealth.restored("demo", state, CONFIG, lambda job, group: True)
+            cut.health = JobHealth.restored("demo", state, lambda job, group: True)
     assert cut.events() == [("device_slow", (5,)), ("device_recovered", (5,))]
     assert [(c.message_id, c.body) for c in cut.said] == [(c.message_id, c.body) for c in whole.said]
 
@@ -197,7 +197,7 @@ def test_a_slow_tp_group_is_named_although_its_members_wait_for_each_other() -> 
     run.job.links = {2: 2.0, 3: 2.0}
     run.go_on(10)
     state = msgpack.unpackb(msgpack.packb(run.health.snapshot()), strict_map_key=False)
-    run.health = JobHealth.restored("demo", state, CONFIG, lambda job, group: True)
+    run.health = JobHealth.restored("demo", state, lambda job, group: True)
     run.job.links = {}
     run.go_on(15)
     assert run.events() == [("link_slow", (2, 3)), ("link_recovered", (2, 3))]
