@@ -204,6 +204,8 @@ class IterationCommitted(Wire):
     it took. Evaluation comes before the iteration and is not in its `step_s`."""
     virtual_clock: bool = False
     """Compute seconds are those of a virtual device."""
+    processor_time: bool = False
+    """Compute seconds are processor time of a core that other processes use too."""
     probe_s: Seconds = 0.0
     """In some iterations: seconds of the compute probe; 0: none."""
     link_wait_s: dict[str, Seconds] = Field(default_factory=dict)
