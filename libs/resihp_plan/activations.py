@@ -81,11 +81,13 @@ class Activations:
         return size * width * self.tokens
 
 
-def held_units(schedule: Schedule, num_stages: int, stage: int, model: ModelSpec) -> tuple[int, int]:
+def held_units(
+    schedule: Schedule, num_stages: int, stage: int, model: ModelSpec, *, mixed: bool = False
+) -> tuple[int, int]:
     """How many micro-batches a stage holds at most: whole ones, and beside them late ones, which lack only their weight
     gradients. A layer that is computed again keeps little while whole, but its products like any other: of the
-    micro-batch in its backward too."""
-    most = schedule.in_flight(num_stages, stage)
+    micro-batch in its backward too. `mixed`: in a replica that exchanges units."""
+    most = schedule.in_flight(num_stages, stage, mixed=mixed)
     if not schedule.splits_backward:
         return most, 0
     whole = schedule.warm_up(num_stages, stage) + 1

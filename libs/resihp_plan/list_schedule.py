@@ -112,7 +112,8 @@ class ListSchedule:
         for a in sorted(replicas):
             num_stages = len(plan.replicas[a].stages)
             for s in range(num_stages):
-                most_open, most_held = plan.schedule.most_open(num_stages, s), plan.schedule.in_flight(num_stages, s)
+                most_open = plan.schedule.most_open(num_stages, s)
+                most_held = plan.schedule.in_flight(num_stages, s, mixed=True)
                 self.stations[Place(a, s)] = Station(Place(a, s), *seconds[Place(a, s)], most_open, most_held)
         self.events: list[tuple[float, Place]] = []
         self.taken: list[Taken] = []

@@ -93,7 +93,7 @@ class MemoryModel:
         most = plan.num_units(replica, stage)
         if not most:
             return 0
-        in_flight, late = held_units(plan.schedule, len(stages), stage, self.model)
+        in_flight, late = held_units(plan.schedule, len(stages), stage, self.model, mixed=replica in plan.mixed)
         in_flight, late = min(in_flight, most), min(late, max(0, most - in_flight) + self.model.recompute)
         units = {s: unit_shares(st, self.model, s) for s in (Split.ATTENTION, Split.MLP, Split.VOCAB)}
         share = {s: u[member] / sum(u) for s, u in units.items()}

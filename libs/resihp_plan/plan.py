@@ -51,13 +51,15 @@ class Schedule(StrEnum):
         behind = num_stages - stage - 1
         return behind + min(self.slack, behind)
 
-    def in_flight(self, num_stages: int, stage: int) -> int:
+    def in_flight(self, num_stages: int, stage: int, *, mixed: bool = False) -> int:
         """Micro-batches whose activations a stage holds at most. The late weight halves of a split backward keep up to
-        as many everywhere as the first stage has."""
-        return num_stages if self.splits_backward else num_stages - stage + self.slack
+        as many everywhere as the first stage has. `mixed`: in a replica that exchanges units."""
+        if self.splits_backward:
+            return num_stages
+        return self.most_open(num_stages, stage) if mixed else self.warm_up(num_stages, stage) + 1
 
     def most_open(self, num_stages: int, stage: int) -> int:
-        """Forwards without their (input) backward at most."""
+        """Forwards without their (input) backward at most, where units are exchanged: the slack helps every stage."""
         return num_stages - stage + self.slack
 
 
@@ -150,6 +152,11 @@ class ParallelPlan:
         given = sum((m.replica, m.stage) == (replica, stage) for m in self.migrations)
         taken = sum((m.executor, m.stage) == (replica, stage) for m in self.migrations)
         return self.replicas[replica].num_micro_batches - given + taken
+
+    @cached_property
+    def mixed(self) -> frozenset[int]:
+        """Replicas that execute units of each other."""
+        return frozenset(r for m in self.migrations for r in (m.replica, m.executor))
 
     @cached_property
     def _executors(self) -> Mapping[tuple[int, int, int], int]:

@@ -28,11 +28,10 @@ __all__ = ["MATCHING_SEND", "Op", "OpKind", "Program", "program"]
 def program(plan: ParallelPlan) -> Program:
     """The program of a valid plan under its schedule; checked by `check_program` before use."""
     ops: dict[int, tuple[Op, ...]] = dict.fromkeys(plan.world, ())
-    mixed = {r for m in plan.migrations for r in (m.replica, m.executor)}
-    mixed_ops = list_schedule(plan, mixed) if mixed else {}
+    mixed_ops = list_schedule(plan, plan.mixed) if plan.mixed else {}
     for a, replica in enumerate(plan.replicas):
         for s, stage in enumerate(replica.stages):
-            shared = mixed_ops[Place(a, s)] if a in mixed else tuple(_closed_form(plan, a, s))
+            shared = mixed_ops[Place(a, s)] if a in plan.mixed else tuple(_closed_form(plan, a, s))
             ops.update(dict.fromkeys(stage.ranks, shared))
     return Program(MappingProxyType(ops))
 

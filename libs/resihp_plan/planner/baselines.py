@@ -173,7 +173,7 @@ def _holding(space: Space, groups: Groups, layers: Layers) -> Groups:
     """Without the groups whose memory does not hold their layers: others execute their units."""
     return [
         [
-            None if g is None or space.room((g,) * len(layers), s, space.schedule) < layers[s] else g
+            None if g is None or space.room((g,) * len(layers), s, space.schedule, mixed=True) < layers[s] else g
             for s, g in enumerate(rep)
         ]
         for rep in groups
@@ -231,7 +231,10 @@ def _common_layers(space: Space, groups: Groups, tuned: Layers) -> list[Layers]:
     by_sum = [len(groups) / sum(1.0 / g.layer_s for g in column) for column in columns]
     by_slowest = [max(g.layer_s for g in column) for column in columns]
     head = [0.0] * last + [min(g.head_s for g in columns[last])]
-    caps = [min(space.room((g,) * len(tuned), s, space.schedule) for g in column) for s, column in enumerate(columns)]
+    caps = [
+        min(space.room((g,) * len(tuned), s, space.schedule, mixed=True) for g in column)
+        for s, column in enumerate(columns)
+    ]
     divisions = [tuned, *(level(head, each, num_layers, least=1, caps=caps) for each in (by_sum, by_slowest))]
     return list(dict.fromkeys(d for d in divisions if d is not None))
 

@@ -46,8 +46,8 @@ class Space:
     _worth: dict[tuple[int, ...], Worth | None] = field(default_factory=dict)
     _exact: dict[tuple[Schedule, tuple[int, ...], Layers, int], float] = field(default_factory=dict)
     _stage: dict[tuple[int, int, bool, tuple[OpKind, ...]], tuple[float, ...]] = field(default_factory=dict)
-    _room: dict[tuple[Schedule, int, int, int], int] = field(default_factory=dict)
-    _alike: dict[tuple[Schedule, tuple[MemberRoom, ...], int, int], int] = field(default_factory=dict)
+    _room: dict[tuple[Schedule, int, int, int, bool], int] = field(default_factory=dict)
+    _alike: dict[tuple[Schedule, tuple[MemberRoom, ...], int, int, bool], int] = field(default_factory=dict)
     _edge: dict[tuple[int, int, float], tuple[float, float]] = field(default_factory=dict)
 
     def at(self, maker: GroupMaker, schedule: Schedule) -> Space:
@@ -85,23 +85,24 @@ class Space:
             layers = level(head, each, self.cost.model.num_layers, least=1, caps=caps)
         return None if layers is None else self.worth_of(pipeline, layers)
 
-    def room(self, pipeline: Pipeline, stage: int, schedule: Schedule) -> int:
-        """Layers that the stage can hold under a schedule."""
+    def room(self, pipeline: Pipeline, stage: int, schedule: Schedule, *, mixed: bool = False) -> int:
+        """Layers that the stage can hold under a schedule. `mixed`: in a replica that exchanges units."""
         group, num_stages = pipeline[stage], len(pipeline)
-        key = schedule, group.kind, num_stages, stage
+        key = schedule, group.kind, num_stages, stage, mixed
         if key not in self._room:
-            alike = schedule, group.rooms, num_stages, stage  # many kinds have the same room
+            alike = schedule, group.rooms, num_stages, stage, mixed  # many kinds have the same room
             if alike not in self._alike:
-                whole, late = held_units(schedule, num_stages, stage, self.cost.model)
+                whole, late = held_units(schedule, num_stages, stage, self.cost.model, mixed=mixed)
                 self._alike[alike] = group.max_layers(whole, late, (stage == 0) + (stage == num_stages - 1))
             self._room[key] = self._alike[alike]
         return self._room[key]
 
     def fits(self, shape: Shape) -> bool:
         """Whether everybody's memory is large enough under the shape's schedule."""
+        mixed = shape.mixed
         return self.maker.memory is None or all(
-            n <= self.room(p, s, shape.schedule)
-            for p, layers in zip(shape.pipelines, shape.layers, strict=True)
+            n <= self.room(p, s, shape.schedule, mixed=a in mixed)
+            for a, (p, layers) in enumerate(zip(shape.pipelines, shape.layers, strict=True))
             for s, n in enumerate(layers)
         )
 

@@ -98,6 +98,18 @@ def test_zb_h1_has_the_bubble_of_its_paper(num_stages: int, extra: int) -> None:
         assert simulate(plan, program(plan), work, cost).pipeline_s == 3 * count + bubble * (num_stages - 1)
 
 
+@pytest.mark.parametrize("schedule", [s for s in Schedule if not s.splits_backward])
+@pytest.mark.parametrize("num_stages", [1, 2, 4, 5])
+def test_what_a_stage_holds_is_known_exactly(schedule: Schedule, num_stages: int) -> None:
+    """Without exchanged units the slack is no more than the stages that follow; memory limits rely on it."""
+    made = program(_pipeline(num_stages, 12, schedule))
+    for s in range(num_stages):
+        flying = itertools.accumulate(
+            (op.kind is OpKind.FORWARD) - (op.kind is OpKind.BACKWARD) for op in made.ops[s] if op.kind.is_compute
+        )
+        assert max(flying) == schedule.in_flight(num_stages, s)
+
+
 @settings(max_examples=100)
 @given(migrating_plans())
 def test_programs_with_migrated_units_pass_and_bound_what_is_in_flight(plan: ParallelPlan) -> None:
