@@ -6,12 +6,12 @@ neither skipped nor repeated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Select, and_, exists, func, or_, select
+from sqlalchemy import Column, ColumnElement, Select, Text, and_, exists, func, or_, select, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from resihp_store import tables as t
@@ -102,6 +102,13 @@ async def events(
     return tuple(EventRecord(**_values(row)) for row in await connection.execute(query))
 
 
+async def achieved(connection: AsyncConnection, reconfiguration_ids: Collection[str]) -> dict[str, float | None]:
+    """Id -> throughput after the change, in tokens/s."""
+    r = t.reconfigurations.c
+    query = select(r.id, r.achieved_tokens_per_s).where(r.id.in_(reconfiguration_ids))
+    return {row.id: row.achieved_tokens_per_s for row in await connection.execute(query)}
+
+
 async def first_plan(connection: AsyncConnection, job: str) -> PlanRecord | None:
     """The job's first plan."""
     query = select(t.plans).where(t.plans.c.job == job).order_by(t.plans.c.epoch).limit(1)
@@ -126,7 +133,8 @@ def _paged(query: Select[Any], time: Column[Any], identifier: Column[Any], page:
         at, last = page.after
         beyond = (time < at) if down else (time > at)
         beyond_id = (identifier < last) if down else (identifier > last)
-        query = query.where(or_(beyond, and_(time == at, beyond_id)))
+        in_reach = (time <= at) if down else (time >= at)  # implied, but an index can seek by it
+        query = query.where(in_reach, or_(beyond, and_(time == at, beyond_id)))
     order = (time.desc(), identifier.desc()) if down else (time, identifier)
     return query.order_by(*order).limit(page.limit)
 
@@ -136,4 +144,6 @@ def _concerns(connection: AsyncConnection, rank: int) -> ColumnElement[bool]:
     if connection.dialect.name == "postgresql":
         return t.incidents.c.ranks.contains([rank])
     each = func.json_each(t.incidents.c.ranks).table_valued("value", name="each_rank")
-    return exists(select(1).select_from(each).where(each.c.value == rank))
+    listed = exists(select(1).select_from(each).where(each.c.value == rank))
+    # Most rows are ruled out by their text, which is much cheaper than to parse it.
+    return and_(type_coerce(t.incidents.c.ranks, Text).like(f"%{rank}%"), listed)

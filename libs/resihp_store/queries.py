@@ -90,10 +90,19 @@ def _device(row: Row[Any]) -> DeviceRecord:
     return DeviceRecord(**{**_values(row), "state": DeviceState(row.state)})
 
 
-async def plans(connection: Connection, job_name: str, *, from_epoch: int = 0) -> tuple[PlanRecord, ...]:
-    """Every plan issued for the job (of `from_epoch` or later), by epoch."""
+async def plans(
+    connection: Connection,
+    job_name: str,
+    *,
+    from_epoch: int = 0,
+    to_epoch: int | None = None,
+    limit: int | None = None,
+) -> tuple[PlanRecord, ...]:
+    """Every plan issued for the job (of `from_epoch` or later, up to `to_epoch`), by epoch; at most `limit`."""
     p = t.plans.c
-    query = select(t.plans).where(p.job == job_name, p.epoch >= from_epoch).order_by(p.epoch)
+    query = select(t.plans).where(p.job == job_name, p.epoch >= from_epoch).order_by(p.epoch).limit(limit)
+    if to_epoch is not None:
+        query = query.where(p.epoch <= to_epoch)
     return tuple(PlanRecord(**_values(row)) for row in await connection.execute(query))
 
 

@@ -146,6 +146,7 @@ incidents = Table(
     Column("opened_at", UtcDateTime, nullable=False),
     Column("closed_at", UtcDateTime),
     Index(None, "job", "opened_at", "id"),
+    Index(None, "opened_at", "id"),
 )
 
 reconfigurations = Table(
@@ -179,6 +180,7 @@ reconfigurations = Table(
     Column("state_source", String(16), nullable=False, default="live", server_default="live"),
     Index(None, "job", "new_epoch", unique=True),
     Index(None, "job", "created_at", "id"),
+    Index(None, "created_at", "id"),
 )
 
 decisions = Table(

@@ -74,7 +74,14 @@ class GatewayClient:
         return await self._all("/reconfigurations", TypeAdapter(list[ReconfigurationView]), job=job)
 
     async def plans(self, job: str) -> list[PlanView]:
-        return await self._get("/plans", TypeAdapter(list[PlanView]), job=job)
+        """Every one, page by page."""
+        found: list[PlanView] = []
+        while page := await self._plans(job, after=found[-1].epoch if found else -1):
+            found += page
+        return found
+
+    async def _plans(self, job: str, after: int) -> list[PlanView]:
+        return await self._get("/plans", TypeAdapter(list[PlanView]), job=job, after=after)
 
     async def iterations(self, job: str, *, after: int = 0, limit: int = 1000) -> list[IterationView]:
         return await self._get("/iterations", TypeAdapter(list[IterationView]), job=job, after=after, limit=limit)

@@ -11,8 +11,9 @@ from resihp_store.queries import Connection
 async def load(connection: Connection, record: ReconfigurationRecord) -> ReconfigurationDetail:
     """Read what belongs to it."""
     incident = await queries.incident(connection, record.incident_id) if record.incident_id else None
-    first = min(record.old_epoch, record.new_epoch)
-    plans = {p.epoch: p for p in await queries.plans(connection, record.job, from_epoch=first)}
+    epochs = (record.old_epoch, record.new_epoch)
+    rows = await queries.plans(connection, record.job, from_epoch=min(epochs), to_epoch=max(epochs))
+    plans = {p.epoch: p for p in rows}
     return build(record, incident, plans.get(record.old_epoch), plans.get(record.new_epoch))
 
 

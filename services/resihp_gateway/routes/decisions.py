@@ -12,7 +12,7 @@ from resihp_gateway.context import GatewayDep
 from resihp_gateway.models import Document, Json, Number
 from resihp_gateway.problems import READ_PROBLEMS
 from resihp_gateway.routes.jobs import JobName
-from resihp_store import DecisionOutcome, decisions, queries
+from resihp_store import DecisionOutcome, decisions, history
 
 router = APIRouter(tags=["history"], responses=READ_PROBLEMS)
 
@@ -62,8 +62,7 @@ async def list_decisions(
     await gateway.require_job(job)
     async with gateway.store.read() as connection:
         found = await decisions.decisions(connection, job, outcome=state, newest_first=True, limit=limit)
-        changes = await queries.reconfigurations(connection, job_name=job)
-    achieved = {change.id: change.achieved_tokens_per_s for change in changes}
+        achieved = await history.achieved(connection, {d.reconfiguration_id for d in found if d.reconfiguration_id})
     return [
         DecisionView.model_validate(record).model_copy(
             update={"achieved_tokens_per_s": achieved.get(record.reconfiguration_id or "")}

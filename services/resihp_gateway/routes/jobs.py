@@ -84,12 +84,15 @@ async def list_plans(
     job: JobQuery,
     gateway: GatewayDep,
     epoch: Annotated[int | None, Query(ge=0, lt=2**53, description="Only this epoch.")] = None,
+    after: Annotated[int, Query(ge=-1, lt=2**53, description="Only epochs after this one.")] = -1,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> list[PlanView]:
-    """Every plan issued for the job, by epoch."""
+    """Plans issued for the job, by epoch; the next page is `after` the last epoch of this one."""
     await gateway.require_job(job)
+    first = after + 1 if epoch is None else epoch
     async with gateway.store.read() as connection:
-        found = await queries.plans(connection, job, from_epoch=epoch or 0)
-    return [PlanView.model_validate(record) for record in found if epoch is None or record.epoch == epoch]
+        found = await queries.plans(connection, job, from_epoch=first, to_epoch=epoch, limit=limit)
+    return [PlanView.model_validate(record) for record in found]
 
 
 @router.get("/iterations")
