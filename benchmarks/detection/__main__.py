@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.detection import cost, iterations, links, real, stream_cost
+from benchmarks.detection import cost, iterations, links, live, real, stream_cost
 from benchmarks.detection.devices import Cell, run_cell
 from benchmarks.detection.lengths import document_lengths, micro_batches
 from benchmarks.detection.score import rate, share
@@ -30,11 +30,13 @@ def main(given: argparse.Namespace) -> int:
     """0, or 3 if time ran out: what is done lies in `--parts`, so the same command goes on."""
     data = Path(given.data) if given.data else None
     parts = Parts(given, data)
-    for section in parts.sections():
+    for section in given.only or parts.sections():
         if not parts.done(section) and time.monotonic() - parts.began > given.stop_after_s:
             print(f"time is up before {section!r}; run the same command again", flush=True)
             return 3
         parts.text(section)
+    if given.only:
+        return 0
     command = f'make bench-detection ARGS="{given.command}"' if given.command else "make bench-detection"
     facts = {**parts.facts, "CPU of the run": f"{parts.cpu_s():.0f} s", "seed": str(given.seed)}
     body = "\n\n".join(parts.text(section) for section in parts.sections())
@@ -59,6 +61,7 @@ class Parts:
             **({"traces": self._traces} if data is not None else {}),
             "cost": self._cost,
             "stream": self._stream,
+            **(_LIVE if given.live else {}),
         }
         self.began = time.monotonic()
         self.facts = machine()
@@ -139,6 +142,13 @@ class Parts:
         )
 
 
+_LIVE: dict[str, Callable[[np.random.Generator], str]] = {
+    "live half": lambda _: "## Whole demos on the virtual clock\n\n" + live.slow(0.5, 120),
+    "live small": lambda _: live.slow(0.83, 120),
+    "live killed": lambda _: live.killed(0.83, 70),
+    "live quiet": lambda _: live.quiet(1000),
+}
+
 _INTRODUCTION = """Generated fleets of 256 devices (DP 8 x PP 4 x TP 8), {seeds} seeds per row, lengths: {source}.
 Noise 3 % per micro-batch, 2 % per device and iteration, hiccups in 0.5 % of device-iterations (+30 to 100 %), common
 drift 2 %, device offsets 1.5 %. In every stage four devices of 64 are slow at the same time, one of each slowdown.
@@ -215,6 +225,8 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--replicas", type=int, default=320, help="of 32 devices, for the cost with the bus")
     parser.add_argument("--parts", help="folder that keeps finished sections, so that a long run can be cut")
+    parser.add_argument("--live", action="store_true", help="also whole demos: minutes each, with real processes")
+    parser.add_argument("--only", action="append", metavar="SECTION", help="make these sections and write no result")
     parser.add_argument("--stop-after-s", type=float, default=float("inf"), help="begin no section after this time")
     arguments = parser.parse_args()
     told = ("seeds", "rounds", "baseline_seeds", "runs", "links", "seed", "replicas")
@@ -223,4 +235,5 @@ if __name__ == "__main__":
         for name in told
         if getattr(arguments, name) != parser.get_default(name)
     )
+    arguments.command += " --live" if arguments.live else ""
     sys.exit(main(arguments))

@@ -1,0 +1,115 @@
+"""Detection in whole demos on the virtual clock: real processes, a real server, the detector as it is shipped.
+
+Each of them is one part of `python -m benchmarks.detection --live`, kept like the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.demo import RunningDemo, demo, run_demo
+from resihp_cli.client import GatewayClient
+
+RANK, AT = 5, 30
+KILLED_AT = (8, 20, 29, 31, 33, 45)
+"""Iterations after which the detector is killed: while it learns, before, in and after the fault."""
+
+QUIET = """name = "demo"
+iterations = {iterations}
+[model]
+num_layers = 2
+hidden = 32
+num_heads = 4
+num_kv_heads = 2
+ffn_hidden = 96
+[parallel]
+tp = 1
+pp = 1
+dp = 4
+[batch]
+micro_batches = 8
+tokens_per_micro_batch = 512
+[clock]
+virtual = true
+flops_per_s = 2e9
+"""
+"""Small enough for a thousand iterations; documents of 1 to 512 tokens, so attention varies many times over."""
+
+
+def slow(p: float, iterations: int) -> str:
+    """`resihp demo --slow 5@30xP`: what its document says."""
+    arguments = ("--slow", f"{RANK}@{AT}x{p:g}", "--iterations", str(iterations))
+    found = asyncio.run(run_demo(*arguments))
+    return f"`resihp demo --headless {' '.join(arguments)}`: {_incidents(found)}."
+
+
+def killed(p: float, iterations: int) -> str:
+    """The same while the detector is killed again and again."""
+    arguments = ("--slow", f"{RANK}@{AT}x{p:g}", "--iterations", str(iterations))
+    found, kills = asyncio.run(_killed(arguments))
+    return (
+        f"`resihp demo --headless {' '.join(arguments)}` with {kills} SIGKILLs of the detector (after iterations "
+        f"{', '.join(map(str, KILLED_AT))}): {_incidents(found)}."
+    )
+
+
+def quiet(iterations: int) -> str:
+    """Many healthy iterations of strongly varying lengths: what is said."""
+    found = asyncio.run(_quiet(iterations))
+    step_s = found["median_iteration_s"]
+    took = f", {1000 * step_s:.0f} ms each (median)" if step_s else ""
+    return (
+        f"{iterations:,} iterations without a fault, documents of 1 to 512 tokens, 4 workers (DP 4){took}: "
+        f"{_incidents(found)}."
+    )
+
+
+async def _killed(arguments: Sequence[str]) -> tuple[dict[str, Any], int]:
+    kills = 0
+    async with demo(arguments) as running:
+        async with GatewayClient((await running.info()).gateway_url) as client:
+            for iteration in KILLED_AT:
+                await running.reach(client, iteration)
+                os.kill(await _detector(running), signal.SIGKILL)
+                kills += 1
+        return await running.result(), kills
+
+
+async def _detector(running: RunningDemo) -> int:
+    """Its process now: the supervisor starts it again after each death, and says so in the run's folder."""
+    while True:
+        pid = (await running.info()).pids["detector"]
+        if _is_alive(pid):
+            return pid
+        running.check_alive()
+        await asyncio.sleep(0.05)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+async def _quiet(iterations: int) -> dict[str, Any]:
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as job:
+        job.write(QUIET.format(iterations=iterations))
+        job.flush()
+        async with demo([job.name], command_name="train") as running:
+            return await running.result()
+
+
+def _incidents(found: dict[str, Any]) -> str:
+    told = [
+        f"{i['kind']} rank {i['rank']} at iteration {i['detected_iteration']} "
+        f"(p {i['p']:.3f}, confidence {i['confidence']:.4f})"
+        for i in found["incidents"]
+    ]
+    return "; ".join(told) if told else "no alarm"
