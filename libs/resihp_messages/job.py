@@ -286,6 +286,9 @@ class JobSpec(_Strict):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 7
     iterations: Positive = 40
     dtype: Literal["float32", "float64"] = "float32"
+    backend: Literal["gloo", "nccl"] = "gloo"
+    """Where tensors live and who carries them: in host memory by gloo, or on one GPU per worker by NCCL (docs/models.md
+    says what of that was ever run)."""
     model: ModelConfig = ModelConfig()
     parallel: ParallelConfig = ParallelConfig()
     batch: BatchConfig = BatchConfig()
@@ -310,6 +313,8 @@ class JobSpec(_Strict):
         m, p, b = self.model, self.parallel, self.batch
         if m.autocast and self.dtype != "float32":
             raise ValueError(f"model.autocast needs dtype float32 for its master weights, not {self.dtype}")
+        if self.backend == "nccl" and self.clock.virtual:
+            raise ValueError("clock.virtual stands for devices that are not there: not with backend nccl")
         if p.pp > m.num_layers:
             raise ValueError(f"parallel.pp ({p.pp}) exceeds model.num_layers ({m.num_layers})")
         if p.tp > m.num_kv_heads:

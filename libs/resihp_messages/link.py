@@ -30,6 +30,8 @@ class Configure(Wire):
     spec: JobSpec
     start: Count = 0
     """Which start of this rank this process is; later ones than the first (0) are replacements."""
+    device_index: Count = 0
+    """Of the node's devices, the one that is this worker's (only backend nccl)."""
 
 
 class InstallPlan(Wire):

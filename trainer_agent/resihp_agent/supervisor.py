@@ -107,9 +107,15 @@ class Supervisor:
                 silence=Silence(started_s),
                 last_sign_s=started_s,
                 observed_s=started_s,
+                device_index=self._free_device(),
             ),
             ours,
         )
+
+    def _free_device(self) -> int:
+        """The first that no living worker has. Called without a wait before the worker is known."""
+        taken = {worker.device_index for job in self.jobs.values() for worker in job.workers.values()}
+        return next(i for i in range(len(taken) + 1) if i not in taken)
 
     def _adopt(self, worker: Worker, sock: socket.socket) -> Worker:
         job = self.job(worker.job)
@@ -134,6 +140,7 @@ class Supervisor:
                 comm_host=self._settings.comm_host,
                 spec=worker.spec,
                 start=worker.start,
+                device_index=worker.device_index,
             )
         )
         log.info("worker_started", job=worker.job, rank=worker.rank, pid=worker.pid)

@@ -52,6 +52,8 @@ class Worker:
     last_sign_s: float
     """Newest sign of life; the fork counts as the first."""
     observed_s: float
+    device_index: int = 0
+    """Of the node's devices, the one that it has while it lives."""
     tick: int = 0
     pidfd: int | None = None
     link: WorkerLink | None = None

@@ -28,6 +28,8 @@ class Context:
     spec: JobSpec
     model: ModelSpec
     dtype: torch.dtype
+    accelerator: torch.device
+    """Where parameters and activations live. Not `device`, which is what this rank stands for."""
     corpus: Corpus
     held_out: Corpus | None
     """For evaluations; None: there are none."""

@@ -37,7 +37,12 @@ def fill(buffer: Tensor, parts: Sequence[Tensor]) -> None:
     Two calls that leave the interpreter to other threads; one per tensor would fight for it with training.
     """
     if parts:
-        torch.cat(list(parts), out=buffer[DIGEST_BYTES:].view(parts[0].dtype))
+        room = buffer[DIGEST_BYTES:].view(parts[0].dtype)
+        if parts[0].is_cpu:
+            torch.cat(list(parts), out=room)
+        else:
+            for part, place in zip(parts, torch.split(room, [part.numel() for part in parts]), strict=True):
+                place.copy_(part)
     buffer[:DIGEST_BYTES] = digest_of(buffer[DIGEST_BYTES:])
 
 
@@ -78,7 +83,7 @@ class Collection:
         parts = [next(s.slices(name, c.start, c.stop) for s, i in held if i.covers(c)) for c in cuts]
         assert parts, f"{name}[{start}:{stop}] is not in {sorted(s.rank for s in self.sets)}"
         dim = self.sets[0].layout.tensors[name].dim
-        return tuple(torch.cat(same, dim) for same in zip(*parts, strict=True))
+        return tuple(torch.cat([part.cpu() for part in same], dim) for same in zip(*parts, strict=True))
 
 
 def collect(sets: Iterable[ShardSet]) -> Collection | None:

@@ -56,5 +56,5 @@ class Fingerprints:
 def _digest_of_all(views: Sequence[Tensor]) -> str:
     digest = xxhash.xxh3_64()
     for view in views:
-        digest.update(view.contiguous().numpy().data)
+        digest.update(view.contiguous().cpu().numpy().data)
     return digest.hexdigest()

@@ -49,7 +49,12 @@ class Engine:
         self._groups: list[EpochGroups] = []
         """Built and not retired, oldest first; two during a planned change."""
         self._shards_file = ""
-        self._probe = Probe(context.spec.clock, context.device)
+        self._probe = Probe(
+            context.spec.clock,
+            context.device,
+            accelerator=context.accelerator,
+            streams=context.communicator.streams,
+        )
 
     def run(self) -> None:
         """Returns when the job is finished or stopped, with the last frame queued. Raises `TrainingFailed`."""

@@ -66,7 +66,8 @@ def _batch(context: Context, active: ActiveEpoch, number: int) -> tuple[float, i
     assert context.held_out is not None
     batch = documents(context.held_out, context.spec.batch, context.spec.seed, number)
     sliced = sliced_of(context, active, batch)
-    work = interpreter.evaluate(active.ops, units_of(active, batch, sliced))
+    work = interpreter.evaluate(active.ops, units_of(context, active, batch, sliced))
+    context.communicator.settle(active.plan.epoch)
     if position[2]:  # of the members of a TP group, which all know the loss, the first answers
         return 0.0, 0
     return work.loss, sum(batch.documents[i].length for a, m in work.finished for i in sliced[a][m])

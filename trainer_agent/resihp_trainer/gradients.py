@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,8 +60,9 @@ class GradientSync:
             group = self._groups[group_name(GroupKind.BUCKET, bucket.owners)] if bucket.is_shared else None
             self._running.append(_InFlight(bucket, flat, group.all_reduce(flat) if group else None))
 
-    def finish(self, iteration: int) -> Gradients:
-        """Wait for all of them and unpack. Raises what `Pending.wait` raises."""
+    def finish(self, iteration: int, settle: Callable[[], None] = lambda: None) -> Gradients:
+        """Wait for all of them and unpack. `settle`: `Communicator.settle` of the epoch, before a number is read from
+        the device. Raises what they raise."""
         held = self._held
         sums = {name: torch.empty_like(shard.parameter) for name, shard in held.shards.items()}
         norm_sq = 0.0
@@ -69,6 +70,7 @@ class GradientSync:
             job = self._running[0]
             if job.pending is not None:
                 job.pending.wait()
+            settle()
             norm_sq += job.bucket.norm_weight * _sum_of_squares(job.flat)
             offset = 0
             for p in job.bucket.pieces:

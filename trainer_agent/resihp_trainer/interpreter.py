@@ -12,6 +12,7 @@ from torch import Tensor
 
 from resihp_plan import MicroBatchWork, Op, OpKind
 from resihp_trainer.comm.port import WaitSeconds
+from resihp_trainer.comm.streams import StreamWaits
 from resihp_trainer.device import VirtualClock
 from resihp_trainer.model import MicroBatch, Product, Stage, WeightGradients, accumulate
 from resihp_trainer.pipeline import Pipeline
@@ -66,10 +67,29 @@ class Work:
 
     segments: list[Segment] = field(default_factory=list)
     """In the order of their execution."""
-    loss: float = 0.0
-    """Summed over tokens; 0 on all but the last stage."""
+    losses: list[Tensor] = field(default_factory=list)
+    """Of the micro-batches in `finished`, each summed over tokens; none on all but the last stage."""
     finished: list[Unit] = field(default_factory=list)
     """Micro-batches whose loss this rank computed."""
+    _seconds: list[Callable[[], float]] = field(default_factory=list)
+    """Of the segments, where the device times them: to be asked when it has come there."""
+
+    @property
+    def loss(self) -> float:
+        """Summed over tokens; waits for the device."""
+        return sum((float(loss) for loss in self.losses), 0.0)
+
+    def defer(self, segment: Segment, seconds: Callable[[], float]) -> None:
+        """A segment whose `seconds` can be asked for once the device has come there."""
+        self.segments.append(segment)
+        self._seconds.append(seconds)
+
+    def resolve(self) -> None:
+        """The device has done it all: learn how long its segments took."""
+        if self._seconds:
+            timed = zip(self.segments, self._seconds, strict=True)
+            self.segments = [segment._replace(seconds=seconds()) for segment, seconds in timed]
+            self._seconds = []
 
     def seconds(self, *kinds: OpKind) -> float:
         return sum(s.seconds for s in self.segments if s.kind in kinds)
@@ -133,6 +153,8 @@ class Interpreter:
     weight_gradients: WeightGradients | None = None
     """With split backward: where the stage's linear layers leave their weight halves."""
     virtual: VirtualClock | None = None
+    streams: StreamWaits | None = None
+    """What times segments on a device that runs beside the host; None: the host computes."""
 
     def run(
         self, ops: Sequence[Op], micro_batches: Mapping[Unit, MicroBatch], before_forward: Callable[[], None]
@@ -179,11 +201,16 @@ class Interpreter:
 
     def _execute(self, op: Op, unit: Unit, batch: MicroBatch, under_way: _Open, work: Work) -> None:
         if op.kind.is_compute:
-            begun = self._begin()
-            self._compute(op.kind, unit, batch, under_way)
-            self._note(op.kind, unit, batch, work, begun)
+            if self.streams is None:
+                begun = self._begin()
+                self._compute(op.kind, unit, batch, under_way)
+                self._note(op.kind, unit, batch, work, begun)
+            else:
+                end = self.streams.begin()
+                self._compute(op.kind, unit, batch, under_way)
+                work.defer(Segment(op.kind, unit, batch.num_tokens, batch.sum_sq_len, 0.0), end())
             if op.kind is OpKind.FORWARD and self.stage.is_last:
-                work.loss += float(under_way.outputs[unit].detach())
+                work.losses.append(under_way.outputs[unit].detach())
                 work.finished.append(unit)
             return
         assert op.peer is not None

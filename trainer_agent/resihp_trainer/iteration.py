@@ -57,6 +57,7 @@ def run_iteration(
     pending = active.world.all_reduce(total)
     context.faults.strike(FaultPoint.VOTE, iteration)
     pending.wait()
+    work.resolve()  # the device is behind the vote
     outcome = count(
         total,
         iteration,
@@ -80,7 +81,7 @@ def _execute(context: Context, active: ActiveEpoch, batch: Batch) -> tuple[Work,
         context.faults.strike(FaultPoint.COMPUTE, batch.iteration)  # a standby rank dies here too
         return Work(), []
     sliced = sliced_of(context, active, batch)
-    units = units_of(active, batch, sliced)
+    units = units_of(context, active, batch, sliced)
     # In the second forward if there is one: then some of the iteration's work is done and some is not.
     countdown = min(2, sum(m.num_tokens > 0 for m in units.values()))
 
@@ -103,10 +104,10 @@ def sliced_of(context: Context, active: ActiveEpoch, batch: Batch) -> Slices:
     return slice_batch(batch.documents, active.plan, context.model, tokens_per_micro_batch=tokens).micro_batches
 
 
-def units_of(active: ActiveEpoch, batch: Batch, sliced: Slices) -> dict[Unit, MicroBatch]:
+def units_of(context: Context, active: ActiveEpoch, batch: Batch, sliced: Slices) -> dict[Unit, MicroBatch]:
     """The units that this rank executes."""
     return {
-        (op.replica, op.micro_batch): batch.micro_batch(sliced[op.replica][op.micro_batch])
+        (op.replica, op.micro_batch): batch.micro_batch(sliced[op.replica][op.micro_batch]).to(context.accelerator)
         for op in active.ops
         if op.kind is OpKind.FORWARD
     }
@@ -118,7 +119,7 @@ def _synchronise(context: Context, active: ActiveEpoch, iteration: int) -> Gradi
         sync.launch(active.interpreter.gradients())
         active.interpreter.clear()
     context.faults.strike(FaultPoint.GRADIENT, iteration)
-    return sync.finish(iteration)
+    return sync.finish(iteration, lambda: context.communicator.settle(active.plan.epoch))
 
 
 def _ballot(work: Work, covered: list[int], batch: Batch, gradients: Gradients, epochs_ahead: int) -> Ballot:

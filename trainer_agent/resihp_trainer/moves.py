@@ -46,12 +46,14 @@ def move_state(
     rank: int,
     dtype: torch.dtype,
     tick: Callable[[], None],
+    accelerator: torch.device | None = None,
 ) -> Moved:
     """Build this rank's shards of `target`: what it keeps is copied from `old`, the rest comes from other ranks.
+    Packets are in host memory, whatever device the shards are on.
 
     `old`: what it holds of the base layout, untouched; None for a newcomer.
     """
-    new = _begin(old, target, moves, rank, dtype)
+    new = _begin(old, target, moves, rank, dtype, accelerator)
     outgoing, incoming = _by_peer(world, moves.outgoing(rank)), _by_peer(world, moves.incoming(rank), sources=True)
     sent = [_packet_bytes(target, outgoing[peer], dtype) for peer in world.ranks]
     received = [_packet_bytes(target, incoming[peer], dtype) for peer in world.ranks]
@@ -64,13 +66,20 @@ def move_state(
     return Moved(new, sum(received), all(verified))
 
 
-def _begin(old: Source | None, target: Layout, moves: Transfers, rank: int, dtype: torch.dtype) -> ShardSet:
+def _begin(
+    old: Source | None,
+    target: Layout,
+    moves: Transfers,
+    rank: int,
+    dtype: torch.dtype,
+    accelerator: torch.device | None,
+) -> ShardSet:
     """Shards of `target` with what this rank keeps. A live shard that stays as it is, is not copied but shared with the
     old layout: no commit changes the shards of two layouts, and one of the two is dropped with the next."""
     held = old if isinstance(old, ShardSet) else None
     wanted = target.shards(rank)
     same = {n: s for n, s in held.shards.items() if held.layout.shards(rank)[n] == wanted.get(n)} if held else {}
-    new = ShardSet.empty(target, rank, dtype, same)
+    new = ShardSet.empty(target, rank, dtype, same, accelerator)
     for kept in moves.kept:
         if kept.rank == rank and old is not None and kept.tensor not in same:
             where = kept.tensor, kept.start, kept.stop

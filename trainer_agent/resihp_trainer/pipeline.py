@@ -25,6 +25,7 @@ class Pipeline:
     tp_group: Group | None
     hidden: int
     dtype: torch.dtype
+    accelerator: torch.device | None = None
     _sent: list[Pending] = field(default_factory=list)
 
     def send(self, x_TD: Tensor, here: Place, there: Place) -> None:
@@ -42,7 +43,7 @@ class Pipeline:
 
     def receive(self, num_tokens: int, here: Place, there: Place) -> Tensor:
         """Wait for `[num_tokens, D]` from `there`: the same bits on every member of `here`."""
-        x_TD = torch.empty(num_tokens, self.hidden, dtype=self.dtype)
+        x_TD = torch.empty(num_tokens, self.hidden, dtype=self.dtype, device=self.accelerator)
         all_routes = routes(self.plan, there, here)
         waiting: list[Pending] = []
         for route in all_routes:

@@ -105,7 +105,7 @@ def _inspect(context: Context, thread: Executor, folder: Path, world: Group) -> 
 def _from_disk(context: Context, state: TrainingState, saver: Saver, target: Layout, found: Recovery) -> Moved:
     assert context.spec.checkpoints.path is not None
     folder = folder_of(Path(context.spec.checkpoints.path), found.iteration)
-    held = ShardSet.empty(target, context.rank, context.dtype)
+    held = ShardSet.empty(target, context.rank, context.dtype, accelerator=context.accelerator)
     saver.snapshots.forget_after(found.iteration)
     try:
         manifest = read_manifest(folder)

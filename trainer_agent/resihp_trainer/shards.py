@@ -41,23 +41,38 @@ class ShardSet:
 
     @classmethod
     def empty(
-        cls, layout: Layout, rank: int, dtype: torch.dtype, given: Mapping[str, Shard] = MappingProxyType({})
+        cls,
+        layout: Layout,
+        rank: int,
+        dtype: torch.dtype,
+        given: Mapping[str, Shard] = MappingProxyType({}),
+        accelerator: torch.device | None = None,
     ) -> ShardSet:
-        """Those that are `given`, and others of the right shapes with undefined contents, to be filled by a move."""
+        """Those that are `given`, and others of the right shapes with undefined contents, to be filled by a move; on
+        `accelerator`, else in host memory."""
         shards = {}
         for name in layout.shards(rank):
             if name in given:
                 shards[name] = given[name]
                 continue
             shape = layout.shape(rank, name)
-            shards[name] = Shard(*(torch.empty(shape, dtype=dtype) for _ in range(STATE_TENSORS)))
+            shards[name] = Shard(*(torch.empty(shape, dtype=dtype, device=accelerator) for _ in range(STATE_TENSORS)))
         return cls(layout, rank, MappingProxyType(shards))
 
     @classmethod
-    def initial(cls, layout: Layout, rank: int, *, seed: int, dtype: torch.dtype, tick: Callable[[], None]) -> ShardSet:
+    def initial(
+        cls,
+        layout: Layout,
+        rank: int,
+        *,
+        seed: int,
+        dtype: torch.dtype,
+        tick: Callable[[], None],
+        accelerator: torch.device | None = None,
+    ) -> ShardSet:
         """State before the first iteration: the same whole tensors on every layout, sliced; moments zero. Parameters
         are those of the model's folder (raises ValueError if it does not fit), or drawn from the seed."""
-        fresh = cls.empty(layout, rank, dtype)
+        fresh = cls.empty(layout, rank, dtype, accelerator=accelerator)
         pretrained = Pretrained(Path(layout.model.hf)) if layout.model.hf is not None else None
         for name, shard in fresh.shards.items():
             tick()

@@ -42,7 +42,7 @@ def validate(
     for sender, receiver in order.links:
         name = edge_group_name(sender, receiver, forward=True)
         if rank in (sender, receiver) and name in groups:  # the plan may have changed since the order
-            links[f"{sender}>{receiver}"] = _transfer_s(groups, name, sender, clock)
+            links[f"{sender}>{receiver}"] = _transfer_s(groups, name, sender, clock, probe.accelerator)
     if rank not in order.ranks and not links:
         return None
     return Validated(
@@ -54,11 +54,14 @@ def validate(
     )
 
 
-def _transfer_s(groups: EpochGroups, name: str, sender: int, clock: Callable[[], float]) -> float:
-    payload = torch.zeros(TRANSFER_BYTES, dtype=torch.uint8)
+def _transfer_s(
+    groups: EpochGroups, name: str, sender: int, clock: Callable[[], float], accelerator: torch.device | None
+) -> float:
+    payload = torch.zeros(TRANSFER_BYTES, dtype=torch.uint8, device=accelerator)
     taken = []
     for _ in range(TRANSFERS):
         start = clock()
         groups[name].broadcast(payload, sender).wait()
+        payload[0].item()  # a device may be behind the host
         taken.append(clock() - start)
     return min(taken[1:])

@@ -15,7 +15,7 @@ import torch
 from resihp_messages.link import Configure, Failed, Hello
 from resihp_messages.page import PageState, ProgressPage
 from resihp_trainer import allocator
-from resihp_trainer.comm.communicator import GlooCommunicator
+from resihp_trainer.accelerator import accelerator_of, communicator_of
 from resihp_trainer.context import Context
 from resihp_trainer.device import Device
 from resihp_trainer.engine import Engine, TrainingFailed
@@ -66,13 +66,15 @@ def _context(rank: int, configure: Configure, page: ProgressPage, watcher: Watch
     if spec.model.hf is not None:
         Pretrained(Path(spec.model.hf)).check(model_of(spec))
     device = Device()
-    communicator = GlooCommunicator(host=configure.comm_host, page=page, timeout_s=spec.timeouts.backend_s)
+    accelerator = accelerator_of(spec, configure.device_index)
+    communicator = communicator_of(spec, host=configure.comm_host, page=page, accelerator=accelerator)
     watcher.attach(communicator)
     return Context(
         rank=rank,
         spec=spec,
         model=model_of(spec),
         dtype=dtype_of(spec),
+        accelerator=accelerator,
         corpus=corpus_of(spec),
         held_out=held_out_of(spec),
         page=page,

@@ -234,6 +234,21 @@ def test_waits_are_read_from_events_that_were_reached(pair: Pair) -> None:
     assert pair.ranks[0].take_waits().tp == 0.0
 
 
+def test_settling_shows_life_and_can_be_left(pair: Pair) -> None:
+    """Before a number is read from the device: the read itself could be neither seen nor aborted."""
+    mine = pair.ranks[0]
+    with ThreadPoolExecutor(1) as pool:
+        settling = pool.submit(mine.settle, 1)
+        wait_for_blocking(lambda: pair.ticks.count > 3, 10)
+        assert not settling.done()
+        pair.device.reached = pair.device.now
+        settling.result(10)
+        settling = pool.submit(mine.settle, 2)
+        mine.abort(2)
+        with pytest.raises(EpochAborted):
+            settling.result(10)
+
+
 def test_stream_waits_keep_their_order() -> None:
     device, seen = FakeDevice(), []
     waits = StreamWaits(device.mark, lambda kind, seconds: seen.append((kind, seconds)))

@@ -30,6 +30,7 @@ from resihp_trainer.comm.streams import Mark, StreamWaits, cuda_mark
 DEVICE_KINDS = frozenset({"tp", "edge", "bucket"})
 """Kinds of groups whose tensors are on the device."""
 
+_POLL_S = 0.0005
 _ENVIRONMENT = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # the default ends the process at an error
     "TORCH_NCCL_ENABLE_MONITORING": "0",  # its monitor ends the process that is busy aborting
@@ -54,7 +55,7 @@ class NcclCommunicator(GlooCommunicator):
             os.environ.setdefault(name, value)
         super().__init__(host=host, page=page, timeout_s=timeout_s, clock=clock)
         self._gpu = device
-        self._factory = factory
+        self._factory, self._mark = factory, mark
         self._streams = StreamWaits(mark, self._waits.add)
         self._nccl_around = NcclSurroundings(self._around, self._streams)
 
@@ -65,6 +66,19 @@ class NcclCommunicator(GlooCommunicator):
         alive = [backend for backend in doomed if backend is not None]
         if alive:
             Thread(target=_abort_together, args=(alive,), name=f"abort-e{epoch}", daemon=True).start()
+
+    def settle(self, epoch: int) -> None:
+        reached = self._mark()
+        while not reached.query():
+            self._around.page.tick()
+            self._aborts.check(epoch)
+            time.sleep(_POLL_S)
+        self._aborts.check(epoch)
+
+    @property
+    def streams(self) -> StreamWaits:
+        """What times the device."""
+        return self._streams
 
     def take_waits(self) -> WaitSeconds:
         """Seconds for which the compute stream, or the host, stood still; those of the device with a delay."""

@@ -30,6 +30,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
+from resihp_trainer.comm.streams import StreamWaits
+
 ReduceOp = Literal["sum", "max", "min"]
 
 
@@ -182,3 +184,14 @@ class Communicator(Protocol):
     def take_waits(self) -> WaitSeconds:
         """Seconds waited since the last call."""
         ...
+    def settle(self, epoch: int) -> None:
+        """Return when this process's device has done what it was given. Ticks; raises `EpochAborted` while it waits.
+        To be called before a number is read from the device, because the read itself can be neither seen nor left.
+        Returns at once where operations run on the host."""
+        ...
+
+    @property
+    def streams(self) -> StreamWaits | None:
+        """What times work on this process's device; None where operations run on the host."""
+        ...
+

@@ -46,12 +46,28 @@ class StreamWaits:
         """`add(kind, seconds)` gets every finished wait."""
         self._mark, self._add = mark, add
         self._open: deque[tuple[str, Event, Event]] = deque()
+        self._inside: list[tuple[Event, Event]] = []
+        """Waits since the last `begin`."""
 
     def around(self, kind: str, order: Callable[[], None]) -> None:
         """Run `order`, which makes the current stream wait."""
         before = self._mark()
         order()
-        self._open.append((kind, before, self._mark()))
+        after = self._mark()
+        self._open.append((kind, before, after))
+        self._inside.append((before, after))
+
+    def begin(self) -> Callable[[], Callable[[], float]]:
+        """A compute segment begins on the stream. Call the result where it ends, and what that returns once the device
+        has come there: seconds of the segment without the waits inside it."""
+        self._inside = []
+        before, waits = self._mark(), self._inside
+
+        def end() -> Callable[[], float]:
+            after = self._mark()
+            return lambda: (before.elapsed_time(after) - sum(b.elapsed_time(a) for b, a in waits)) / 1000.0
+
+        return end
 
     def harvest(self) -> None:
         """Hand on the waits that are over, in their order."""

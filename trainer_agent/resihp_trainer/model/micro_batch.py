@@ -35,6 +35,11 @@ class MicroBatch:
         inputs, targets = joined([t[:-1] for t in texts]), joined([t[1:] for t in texts])
         return cls(lengths, inputs, targets, torch.from_numpy(positions), tuple(ids))
 
+    def to(self, accelerator: torch.device) -> MicroBatch:
+        """The same on another device."""
+        inputs, targets, positions = (t.to(accelerator) for t in (self.inputs, self.targets, self.positions))
+        return MicroBatch(self.lengths, inputs, targets, positions, self.ids)
+
     @property
     def num_tokens(self) -> int:
         return sum(self.lengths)
