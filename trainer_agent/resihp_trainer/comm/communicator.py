@@ -26,8 +26,8 @@ from resihp_trainer.comm.gloo import GlooGroup, Surroundings
 from resihp_trainer.comm.port import CommunicationFailed, EpochGroups, GroupSpecification, Ticker, WaitSeconds
 from resihp_trainer.comm.sockets import open_sockets, opened_since
 from resihp_trainer.comm.solo import SoloGroup
-from resihp_trainer.comm.waits import AXIS_OF_KIND, WaitCounter
 from resihp_trainer.comm.streams import StreamWaits
+from resihp_trainer.comm.waits import AXIS_OF_KIND, WaitCounter
 
 SLICE_S = 0.05
 GLOO_THREADS = 1
@@ -87,10 +87,17 @@ class GlooCommunicator:
     def check(self, epoch: int) -> None:
         self._aborts.check(epoch)
 
+    def settle(self, epoch: int) -> None:
+        return  # a wait of gloo returns when the operation is done
+
     def retire(self, groups: EpochGroups) -> None:
         record = self._epochs.get(groups.epoch)
         if record is not None:
             self._drop(record)
+
+    @property
+    def streams(self) -> StreamWaits | None:
+        return None
 
     def take_waits(self) -> WaitSeconds:
         return self._waits.take()
@@ -110,18 +117,11 @@ class GlooCommunicator:
                 record.groups[spec.name] = SoloGroup(spec.name, rank, record.epoch, self._aborts)
                 continue
             try:
-    def settle(self, epoch: int) -> None:
-        return  # a wait of gloo returns when the operation is done
-
                 self._construct_group(record, spec, rank)
             except (RuntimeError, OSError) as error:
                 failure = f"{type(error).__name__}: {error}"
             else:
                 continue
-    @property
-    def streams(self) -> StreamWaits | None:
-        return None
-
             self._aborts.check(record.epoch)  # the error of an aborted construction is its abort
             raise CommunicationFailed(spec.name, failure)
 
