@@ -72,6 +72,7 @@ PARTS: Mapping[str, tuple[str, Callable[[Cells, Options], str]]] = {
     "table6": ("The paper's table 6: losses, samples/s", lambda c, _: paper.table_6(c)),
     "fig2": ("The paper's figure 2: amplification", lambda c, _: paper.amplification(c)),
     "fig9": ("The paper's figure 9: slow devices", lambda c, o: paper.fail_slow(c, o.seeds)),
+    "fig10": ("The paper's figure 10: losses and slow devices", lambda c, o: paper.mixed(c, o.seeds)),
     "fig14": ("The paper's figure 14: 256 devices, recurring faults", lambda c, o: paper.recurring(c, o.seeds)),
     "trace": ("30 days of a production trace", lambda c, _: trace(c)),
     "slicing": ("Batch slicing", lambda _, o: slicing(o.seeds)),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from benchmarks import report
-from benchmarks.planner.cells import Cells
+from benchmarks.planner.cells import Cells, OutOfTime
 from benchmarks.planner.policies import best_healthy_s, mean_ci
 from benchmarks.planner.settings import Setting, settings
 from resihp_plan import simulate
@@ -27,7 +27,9 @@ TABLE_6: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
 FAIL_SLOW = {"7B": (1.81, 2.47, 3.31), "13B": (1.66, 2.40, 3.20), "30B": (1.52, 2.02, 2.51)}
 """ResiHP / unmitigated at weak, medium, severe."""
 AMPLIFICATION = {"static": 25.43, "resihp-paper": 11.14}
-SEEDS = {"7B": 20}
+MIXED = {Policy.RECYCLE: "1.48 to 4.39", Policy.S_RECYCLE: "1.22 to 4.32", Policy.S_OOBLECK: "1.04 to 3.57"}
+"""ResiHP / these, over all of the paper's models."""
+SEEDS = {"7B": 20, "13B": 20, "30B": 20}
 """Series per model; those of the larger models take minutes each."""
 KILLED = (Policy.OOBLECK, Policy.RECYCLE, Policy.RESIHP_PAPER, Policy.RESIHP)
 
@@ -37,11 +39,15 @@ def _paper(model: str) -> Setting:
 
 
 def table_6(cells: Cells) -> str:
-    """Losses one after the other until half of the devices are gone at the end of the 30-minute series."""
+    """Losses one after the other until half of the devices are gone at the end of the 30-minute series; of the models
+    that are complete."""
     rows = []
     for model, seeds in SEEDS.items():
         setting = _paper(model)
-        series = [cells.get(f"table 6/{model}/{seed}", partial(_kills, setting, seed)) for seed in range(seeds)]
+        try:
+            series = [cells.get(f"table 6/{model}/{seed}", partial(_kills, setting, seed)) for seed in range(seeds)]
+        except OutOfTime:
+            continue
         samples = setting.workload.num_micro_batches
         rows.append([model, "healthy", *_both(TABLE_6[model]["healthy"], [f"{samples / setting.healthy[1]:.2f}"] * 3)])
         for policy in KILLED:
@@ -87,6 +93,21 @@ def fail_slow(cells: Cells, seeds: int) -> str:
                     each.append(steps[Policy.STATIC][0] / steps[policy][0])
             rows.append([model, name, known, *(mean_ci(each) for each in ratios.values())])
     return report.table(["model", "slowness", "paper: ResiHP / unmitigated", "resihp-paper here", "resihp here"], rows)
+
+
+def mixed(cells: Cells, seeds: int) -> str:
+    """From the cases of the study: losses and slowness together."""
+    rows = []
+    for model in FAIL_SLOW:
+        row: list[object] = [f"{model} paper"]
+        for rival in MIXED:
+            cases = [cells.known.get(f"{model} paper/mixed/{seed}") for seed in range(seeds)]
+            pairs = [(c[rival][0], c[Policy.RESIHP_PAPER][0]) for c in cases if c is not None]
+            stopped = sum(a is None for a, _ in pairs)
+            row.append(mean_ci([a / b for a, b in pairs if a and b]) + (f" (x{stopped})" if stopped else ""))
+        rows.append(row)
+    rows.append(["paper (figure 10)", *MIXED.values()])
+    return report.table(["resihp-paper /", *map(str, MIXED)], rows)
 
 
 def amplification(cells: Cells) -> str:

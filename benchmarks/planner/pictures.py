@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.planner.__main__ import STORE
 from benchmarks.planner.cells import Cells
-from benchmarks.planner.trace import DAYS, JOBS, START_DAY
+from benchmarks.planner.trace import DAYS, START_DAY, lives
 from resihp_cli.view.picture import Curve, draw
 
 IMAGES = Path("docs/images")
@@ -16,11 +16,10 @@ SERVERS = 128
 def main() -> None:
     """Of the policies that are complete."""
     known = Cells(STORE / "cells.jsonl", 0.0).known
-    curves = []
-    for policy in JOBS[SERVERS]:
-        life = known.get(f"trace/{SERVERS}/{policy}")
-        if life is not None:
-            curves.append(Curve(str(policy), [(a, b, c) for a, b, c in life["segments"]]))
+    curves = [
+        Curve(str(policy), [(a, b, c) for a, b, c in life["segments"]])
+        for policy, life in lives(known, SERVERS).items()
+    ]
     title = f"{8 * SERVERS} devices, days {START_DAY} to {START_DAY + DAYS} of the InfiniteHBD trace (simulated)"
     draw(IMAGES / "planner-trace.svg", curves, title)
     print(IMAGES / "planner-trace.svg", [c.name for c in curves])
