@@ -98,10 +98,18 @@ class Program:
     def do_build(self, order: Frame) -> list[str]:
         if order.get("strike"):
             _strike_in_construction(order["strike"], order["at"], order["times"])
-        specs = [Spec(name, kind, tuple(ranks)) for name, kind, ranks in order["specs"]]
-        groups = self.communicator.build(order["epoch"], specs, self.rank, order["address"])
+        groups = self.communicator.build(order["epoch"], _specs(order), self.rank, order["address"])
         self.epochs[order["epoch"]] = groups
         return list(groups)
+
+    def do_begin(self, order: Frame) -> list[str]:
+        groups = self.communicator.begin(order["epoch"], _specs(order), self.rank, order["address"])
+        self.epochs[order["epoch"]] = groups
+        return list(groups)
+
+    def do_complete(self, order: Frame) -> list[str]:
+        self.epochs[order["epoch"]] = self.communicator.complete(self.epochs[order["epoch"]])
+        return list(self.epochs[order["epoch"]])
 
     def do_operate(self, order: Frame) -> list[float]:
         """Start the operation (as often as asked), strike if told to, wait; value: what arrived."""
@@ -192,6 +200,10 @@ class Program:
 
     def do_store_keys(self, order: Frame) -> int:
         return StoreClient(order["address"], timeout_s=5.0).count()
+
+
+def _specs(order: Frame) -> list[Spec]:
+    return [Spec(name, kind, tuple(ranks)) for name, kind, ranks in order["specs"]]
 
 
 def _strike_in_construction(fault: str, at: str, times: int) -> None:

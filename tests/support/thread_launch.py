@@ -132,6 +132,11 @@ class ThreadCommunicator:
         (spec,) = specs
         return EpochGroups(epoch, rank, {spec.name: MortalGroup(self._launch, self, epoch, rank, spec.ranks)})
 
+    begin = build
+
+    def complete(self, groups: EpochGroups) -> EpochGroups:
+        return groups
+
     def next_number(self) -> int:
         self._count += 1
         return self._count - 1

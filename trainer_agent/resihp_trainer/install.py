@@ -55,7 +55,9 @@ class ActiveEpoch:
     """Those of this rank."""
     fingerprints: Fingerprints
     rebuild_s: float
+    """To the end of the first collective of the new world."""
     move_s: float
+    """From there to the barrier, the rest of the groups included."""
     bytes_received: int
     installed_at: float
 
@@ -85,16 +87,17 @@ def install(
     nodes = node_of(command.placement)
     target = layout(plan, context.model)
     guards = needed(guardians(plan, nodes), target) if saver.takes_copies else {}
-    built = context.communicator.build(
+    begun = context.communicator.begin(
         plan.epoch, groups(plan, context.model, guards), rank, command.store_address, command.reconfiguration_id
     )
-    on_built(built)
-    world = built["world"]
+    on_built(begun)
+    world = begun["world"]
     headers = _exchange(world, state.header(plan))
     on_joined()
     rebuilt = clock()
     page.place(epoch=plan.epoch, iteration=state.committed, state=PageState.MOVING)
     moved = _bring_state(context, state, saver, world, headers, target, nodes)
+    built = context.communicator.complete(begun)  # the other groups were built while the state moved
     _ready(world, state, moved, plan.epoch)
     saver.enter(target, guards, built)
     done = clock()
@@ -135,14 +138,12 @@ def _bring_state(
         return recover(context, state, saver, world, target, nodes, resume=False, what=str(lost))
     base = state.settle(rank, conclusion)
     if conclusion.moves is not None:
-        return move_state(base, target, conclusion.moves, world, rank, context.dtype, tick, context.accelerator)
+        return move_state(base, target, conclusion.moves, world, rank, context.dtype, tick)
     if checkpoints.resume:
         what = f"nothing to resume in {checkpoints.path}"
         return recover(context, state, saver, world, target, nodes, resume=True, what=what)
     require_fresh_folder(checkpoints.path)
-    fresh = ShardSet.initial(
-        target, rank, seed=context.spec.seed, dtype=context.dtype, tick=tick, accelerator=context.accelerator
-    )
+    fresh = ShardSet.initial(target, rank, seed=context.spec.seed, dtype=context.dtype, tick=tick)
     return Moved(fresh, 0, True)
 
 
@@ -188,7 +189,7 @@ def _interpreter(
         linear_of(later, autocast=context.model.autocast),
         context.spec.seed,
     )
-    pipeline = Pipeline(plan, context.rank, built, tp_group, context.model.hidden, context.dtype, context.accelerator)
+    pipeline = Pipeline(plan, context.rank, built, tp_group, context.model.hidden, context.dtype)
 
     def pause(seconds: float) -> None:
         context.communicator.check(plan.epoch)
@@ -200,14 +201,4 @@ def _interpreter(
         saver.poll()
 
     virtual = VirtualClock.of(context.spec.clock, context.device, context.model, plan, context.rank, pause)
-    return Interpreter(
-        model,
-        pipeline,
-        leaves,
-        context.waits,
-        operation,
-        context.clock,
-        later,
-        virtual,
-        context.communicator.streams,
-    )
+    return Interpreter(model, pipeline, leaves, context.waits, operation, context.clock, later, virtual)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,10 @@ from support.waiting import wait_for_blocking
 
 def operate(fleet: Fleet, epoch: int, **fields: Any) -> dict[int, dict[str, Any]]:
     return fleet.do(fleet.ranks, {"do": "operate", "epoch": epoch, "group": "world", **fields})
+
+
+def operate_on(fleet: Fleet, ranks: Sequence[int], epoch: int) -> dict[int, dict[str, Any]]:
+    return fleet.do(ranks, {"do": "operate", "epoch": epoch, "group": "world", "op": "all_reduce"})
 
 
 @pytest.fixture
@@ -77,6 +81,27 @@ def test_a_retired_epoch_refuses_operations(fleet: Fleet) -> None:
     assert {r["outcome"] for r in operate(fleet, built, op="all_reduce").values()} == {"refused"}
     fleet.values(fleet.ranks, {"do": "retire", "epoch": built})  # again: nothing happens
     fleet.values(fleet.ranks, {"do": "forget", "epoch": built})
+
+
+def test_the_world_works_while_other_groups_are_built(fleet: Fleet) -> None:
+    order = {**fleet.build_order(fleet.ranks), "do": "begin"}
+    epoch = order["epoch"]
+    order["specs"] = [("world", "world", fleet.ranks), ("tp/0-1", "tp", (0, 1)), ("tp/4-5", "tp", (4, 5))]
+    fleet.order(fleet.ranks, order, r5={"specs": order["specs"][:2]})  # so rank 4 waits for rank 5 in vain
+    assert values(fleet.replies(fleet.ranks)) == [["world"]] * 8
+    assert values(operate(fleet, epoch, op="all_reduce")) == [[36.0]] * 8
+    fleet.order([4], {"do": "complete", "epoch": epoch})
+    assert fleet.values([0], {"do": "complete", "epoch": epoch}) == [["world", "tp/0-1"]]
+    fleet.abort(fleet.ranks, epoch)
+    assert fleet.replies([4])[4]["outcome"] == "aborted"
+    left = [rank for rank in fleet.ranks if rank != 4]
+    assert {r["outcome"] for r in operate_on(fleet, left, epoch).values()} == {"aborted"}
+
+    order = {**fleet.build_order(fleet.ranks), "do": "begin"}
+    fleet.values(fleet.ranks, order)
+    fleet.values(fleet.ranks, {"do": "complete", "epoch": order["epoch"]})
+    assert values(operate(fleet, order["epoch"], op="all_reduce")) == [[36.0]] * 8
+    fleet.retire(fleet.ranks, order["epoch"])
 
 
 def test_an_epoch_cannot_be_built_twice(fleet: Fleet, epoch: int) -> None:

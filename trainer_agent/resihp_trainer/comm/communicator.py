@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from threading import Lock
 from typing import Any
@@ -26,7 +27,6 @@ from resihp_trainer.comm.gloo import GlooGroup, Surroundings
 from resihp_trainer.comm.port import CommunicationFailed, EpochGroups, GroupSpecification, Ticker, WaitSeconds
 from resihp_trainer.comm.sockets import open_sockets, opened_since
 from resihp_trainer.comm.solo import SoloGroup
-from resihp_trainer.comm.streams import StreamWaits
 from resihp_trainer.comm.waits import AXIS_OF_KIND, WaitCounter
 
 SLICE_S = 0.05
@@ -56,6 +56,16 @@ class GlooCommunicator:
     def build(
         self, epoch: int, specs: Sequence[GroupSpecification], rank: int, store_address: str, namespace: str = ""
     ) -> EpochGroups:
+        begun = self.begin(epoch, specs, rank, store_address, namespace)
+        try:
+            return self.complete(begun)
+        except BaseException:
+            self.retire(begun)
+            raise
+
+    def begin(
+        self, epoch: int, specs: Sequence[GroupSpecification], rank: int, store_address: str, namespace: str = ""
+    ) -> EpochGroups:
         mine = _own_specs(specs, rank)
         self._aborts.check(epoch)
         record = EpochRecord(epoch, store_address, namespace)
@@ -66,14 +76,26 @@ class GlooCommunicator:
             self._epochs[epoch] = record
         record.start(lambda: self._construct(record, mine, rank))
         try:
-            while not record.wait_built(SLICE_S):
-                self._around.page.tick()
-                self._aborts.check(epoch)
-            self._aborts.check(epoch)
+            self._await(record, record.begun)
         except BaseException:
             self._drop(record)
             raise
-        return EpochGroups(epoch, rank, dict(record.groups))
+        return EpochGroups(epoch, rank, {n: record.groups[n] for n in (s.name for s in mine[:1]) if n in record.groups})
+
+    def complete(self, groups: EpochGroups) -> EpochGroups:
+        self._aborts.check(groups.epoch)
+        record = self._epochs.get(groups.epoch)
+        if record is None:
+            raise ValueError(f"epoch {groups.epoch} is retired")
+        self._await(record, record.built)
+        return EpochGroups(groups.epoch, groups.rank, dict(record.groups))
+
+    def _await(self, record: EpochRecord, done: Future[None]) -> None:
+        while not _is_over(done, SLICE_S):
+            self._around.page.tick()
+            self._aborts.check(record.epoch)
+        self._aborts.check(record.epoch)
+        done.result()
 
     def abort(self, epoch: int) -> None:
         with self._lock:
@@ -87,17 +109,10 @@ class GlooCommunicator:
     def check(self, epoch: int) -> None:
         self._aborts.check(epoch)
 
-    def settle(self, epoch: int) -> None:
-        return  # a wait of gloo returns when the operation is done
-
     def retire(self, groups: EpochGroups) -> None:
         record = self._epochs.get(groups.epoch)
         if record is not None:
             self._drop(record)
-
-    @property
-    def streams(self) -> StreamWaits | None:
-        return None
 
     def take_waits(self) -> WaitSeconds:
         return self._waits.take()
@@ -112,6 +127,8 @@ class GlooCommunicator:
     def _construct(self, record: EpochRecord, specs: Sequence[GroupSpecification], rank: int) -> None:
         """Build the groups of `record` one after the other. Raises `EpochAborted` or `CommunicationFailed`."""
         for spec in specs:
+            if record.groups and not record.begun.done():
+                record.begun.set_result(None)
             self._aborts.check(record.epoch)
             if len(spec.ranks) == 1:
                 record.groups[spec.name] = SoloGroup(spec.name, rank, record.epoch, self._aborts)
@@ -131,6 +148,7 @@ class GlooCommunicator:
         options._threads = GLOO_THREADS
         options._timeout = timedelta(seconds=self._timeout_s)
         store = record.meet(lambda: self._aborts.check(record.epoch), self._timeout_s)
+        store.expect(len(spec.ranks))
         record.before = open_sockets()
         prefixed = PrefixStore(f"{record.namespace}/e{record.epoch}/{spec.name}", store)
         # No local name for the backend: the traceback of an abort would hold it, and its destructor may block.
@@ -148,6 +166,11 @@ class GlooCommunicator:
             self._aborts.check(record.epoch)
             record.sockets.update(opened_since(record.before))
             record.before = None
+
+
+def _is_over(done: Future[None], timeout_s: float) -> bool:
+    """Whether it ended, well or not."""
+    return bool(wait([done], timeout_s).done)
 
 
 def _own_specs(specs: Sequence[GroupSpecification], rank: int) -> list[GroupSpecification]:

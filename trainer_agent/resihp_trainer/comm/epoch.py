@@ -34,7 +34,10 @@ class EpochRecord:
         self.sockets: dict[int, int] = {}
         self.before: Sockets | None = None
         """Sockets open when the group now under construction was begun; None between groups."""
-        self._built: Future[None] = Future()
+        self.begun: Future[None] = Future()
+        """The first group stands."""
+        self.built: Future[None] = Future()
+        """All groups stand."""
         self._builder: Thread | None = None
         self._reaped = False
 
@@ -45,24 +48,17 @@ class EpochRecord:
 
     def start(self, construct: Callable[[], None]) -> None:
         """Run `construct` in the builder thread."""
-        self._builder = Thread(target=_fulfil, args=(self._built, construct), name=f"build-e{self.epoch}", daemon=True)
+        futures = self.begun, self.built
+        self._builder = Thread(target=_fulfil, args=(*futures, construct), name=f"build-e{self.epoch}", daemon=True)
         self._builder.start()
 
     def meet(self, check: Callable[[], None], timeout_s: float) -> AbortableStore:
-        """The store of this epoch, connected at the first call; the builder's alone."""
+        """The store of this epoch, connected at the first call; the builder's alone. It expects no group."""
         if self._store is None:
             self._client = StoreClient(self._store_address, timeout_s=min(STORE_TIMEOUT_S, timeout_s), check=check)
             self._store = AbortableStore(self._client, timeout_s)
+        self._store.expect(0)
         return self._store
-
-    def wait_built(self, timeout_s: float) -> bool:
-        """True if construction is done, False if it still runs; raises what it raised."""
-        try:
-            self._built.exception(timeout_s)
-        except TimeoutError:
-            return False
-        self._built.result()
-        return True
 
     def shut(self, *, half_built: bool) -> None:
         """Break the connections of all groups; with `half_built` also those of the group under construction."""
@@ -79,8 +75,7 @@ class EpochRecord:
             return
         self._reaped = True
         box: list[object] = []
-        if self._built.done():
-            self._surrender(box)
+        self._surrender(box)
         Thread(target=self._reap, args=(box,), name=f"reap-e{self.epoch}", daemon=True).start()
 
     def _reap(self, box: list[object]) -> None:
@@ -100,17 +95,22 @@ class EpochRecord:
             return  # the store has gone, and the keys with it
 
     def _surrender(self, box: list[object]) -> None:
-        for group in self.groups.values():
+        while self.groups:  # the builder may still add to them; then this is called again when it has ended
+            _, group = self.groups.popitem()
             if not isinstance(group, SoloGroup):
                 group.surrender(box)
-        self.groups.clear()
 
 
-def _fulfil(future: Future[None], construct: Callable[[], None]) -> None:
-    """Thread border: whatever happens becomes the future's outcome."""
+def _fulfil(begun: Future[None], built: Future[None], construct: Callable[[], None]) -> None:
+    """Thread border: whatever happens becomes the outcome of what has none yet."""
+    futures = [begun, built]
     try:
         construct()
     except BaseException as error:
-        future.set_exception(error)
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
     else:
-        future.set_result(None)
+        for future in futures:
+            if not future.done():
+                future.set_result(None)

@@ -30,8 +30,6 @@ from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-from resihp_trainer.comm.streams import StreamWaits
-
 ReduceOp = Literal["sum", "max", "min"]
 
 
@@ -167,6 +165,17 @@ class Communicator(Protocol):
         """
         ...
 
+    def begin(
+        self, epoch: int, specs: Sequence[GroupSpecification], rank: int, store_address: str, namespace: str = ""
+    ) -> EpochGroups:
+        """As `build`, but returns with the first of the groups as soon as it stands; the others are built beside it."""
+        ...
+
+    def complete(self, groups: EpochGroups) -> EpochGroups:
+        """All groups of an epoch that was begun, once they stand. Raises as `build`; the epoch is to be retired all the
+        same."""
+        ...
+
     def abort(self, epoch: int) -> None:
         """Abort `epoch` and every older one, for ever: running and future operations and constructions raise. Newer
         epochs are not touched. Any thread; returns at once; may be called before the epoch is built, and again."""
@@ -176,20 +185,9 @@ class Communicator(Protocol):
         """Raise `EpochAborted` if the epoch was aborted: for long work without communication."""
         ...
 
-    def settle(self, epoch: int) -> None:
-        """Return when this process's device has done what it was given. Ticks; raises `EpochAborted` while it waits.
-        To be called before a number is read from the device, because the read itself can be neither seen nor left.
-        Returns at once where operations run on the host."""
-        ...
-
     def retire(self, groups: EpochGroups) -> None:
         """Give the epoch up: its groups are dropped and this rank's keys deleted from the store, in a thread of its
         own. Operations on it raise ValueError afterwards. Returns at once; may be called again."""
-        ...
-
-    @property
-    def streams(self) -> StreamWaits | None:
-        """What times work on this process's device; None where operations run on the host."""
         ...
 
     def take_waits(self) -> WaitSeconds:

@@ -36,9 +36,16 @@ class StoreClient:
         self._sock = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock.settimeout(SLICE_S)
+        self._owed = 0
+        """Answers that nobody has waited for yet."""
 
     def set(self, key: str, value: bytes) -> None:
         self._request(["set", key, value])
+
+    def post(self, key: str, value: bytes) -> None:
+        """`set` without a wait: the answer is read before that of the next request."""
+        self._send(["set", key, value])
+        self._owed += 1
 
     def get(self, keys: list[str], *, timeout_s: float) -> list[bytes]:
         """Values of all `keys`, once they are all there. TimeoutError after `timeout_s`."""
@@ -62,16 +69,28 @@ class StoreClient:
         self._sock.close()
 
     def _request(self, request: list[Any], timeout_s: float | None = None) -> Any:
-        self._check()
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        raw = pack(request)
+        self._send(request)
         try:
-            self._sock.sendall(HEADER.pack(len(raw)) + raw)
-            size = payload_length(self._receive(HEADER.size, deadline))
-            return unpack(self._receive(size, deadline))
+            while self._owed:
+                self._answer(deadline)
+                self._owed -= 1
+            return self._answer(deadline)
         except BaseException:
             self._sock.close()
             raise
+
+    def _send(self, request: list[Any]) -> None:
+        self._check()
+        raw = pack(request)
+        try:
+            self._sock.sendall(HEADER.pack(len(raw)) + raw)
+        except BaseException:
+            self._sock.close()
+            raise
+
+    def _answer(self, deadline: float) -> Any:
+        return unpack(self._receive(payload_length(self._receive(HEADER.size, deadline)), deadline))
 
     def _receive(self, size: int, deadline: float) -> bytes:
         data = bytearray()
@@ -101,10 +120,21 @@ class AbortableStore(Store):
         self._client = client
         self._timeout_s = timeout_s
         self._fetched: dict[str, bytes] = {}
+        self._expected = 0
         self.keys_set: list[str] = []
 
+    def expect(self, num_ranks: int) -> None:
+        """A gloo group of that many ranks is constructed next. Each sets `.../RANK` and then reads those of all, one
+        after the other: they are fetched together, and its own comes from here."""
+        self._fetched.clear()
+        self._expected = num_ranks
+
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]  # torch passes bytes, its stub says str
-        self._client.set(key, value)
+        if self._expected:
+            self._fetched[key] = value
+            self._client.post(key, value)
+        else:
+            self._client.set(key, value)
         self.keys_set.append(key)
 
     def get(self, key: str) -> bytes:
@@ -122,8 +152,16 @@ class AbortableStore(Store):
         """Values come with the wait: torch reads each key once, right after it waited for it."""
         missing = [key for key in keys if key not in self._fetched]
         if missing:
+            missing = self._group_of(missing)
             limit_s = self._timeout_s if timeout is None else timeout.total_seconds()
             self._fetched.update(zip(missing, self._client.get(missing, timeout_s=limit_s), strict=True))
+
+    def _group_of(self, keys: list[str]) -> list[str]:
+        """`keys`, or if that is the key of one rank of an expected group, those of all its ranks not known yet."""
+        stem, _, rank = keys[0].rpartition("/")
+        if not self._expected or len(keys) > 1 or not rank.isdigit():
+            return keys
+        return [key for r in range(self._expected) if (key := f"{stem}/{r}") not in self._fetched]
 
 
 def delete_keys(address: str, keys: list[str], timeout_s: float) -> None:
