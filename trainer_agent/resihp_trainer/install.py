@@ -138,12 +138,14 @@ def _bring_state(
         return recover(context, state, saver, world, target, nodes, resume=False, what=str(lost))
     base = state.settle(rank, conclusion)
     if conclusion.moves is not None:
-        return move_state(base, target, conclusion.moves, world, rank, context.dtype, tick)
+        return move_state(base, target, conclusion.moves, world, rank, context.dtype, tick, context.accelerator)
     if checkpoints.resume:
         what = f"nothing to resume in {checkpoints.path}"
         return recover(context, state, saver, world, target, nodes, resume=True, what=what)
     require_fresh_folder(checkpoints.path)
-    fresh = ShardSet.initial(target, rank, seed=context.spec.seed, dtype=context.dtype, tick=tick)
+    fresh = ShardSet.initial(
+        target, rank, seed=context.spec.seed, dtype=context.dtype, tick=tick, accelerator=context.accelerator
+    )
     return Moved(fresh, 0, True)
 
 
@@ -189,7 +191,7 @@ def _interpreter(
         linear_of(later, autocast=context.model.autocast),
         context.spec.seed,
     )
-    pipeline = Pipeline(plan, context.rank, built, tp_group, context.model.hidden, context.dtype)
+    pipeline = Pipeline(plan, context.rank, built, tp_group, context.model.hidden, context.dtype, context.accelerator)
 
     def pause(seconds: float) -> None:
         context.communicator.check(plan.epoch)
@@ -201,4 +203,14 @@ def _interpreter(
         saver.poll()
 
     virtual = VirtualClock.of(context.spec.clock, context.device, context.model, plan, context.rank, pause)
-    return Interpreter(model, pipeline, leaves, context.waits, operation, context.clock, later, virtual)
+    return Interpreter(
+        model,
+        pipeline,
+        leaves,
+        context.waits,
+        operation,
+        context.clock,
+        later,
+        virtual,
+        context.communicator.streams,
+    )

@@ -27,6 +27,7 @@ from resihp_trainer.comm.gloo import GlooGroup, Surroundings
 from resihp_trainer.comm.port import CommunicationFailed, EpochGroups, GroupSpecification, Ticker, WaitSeconds
 from resihp_trainer.comm.sockets import open_sockets, opened_since
 from resihp_trainer.comm.solo import SoloGroup
+from resihp_trainer.comm.streams import StreamWaits
 from resihp_trainer.comm.waits import AXIS_OF_KIND, WaitCounter
 
 SLICE_S = 0.05
@@ -109,10 +110,17 @@ class GlooCommunicator:
     def check(self, epoch: int) -> None:
         self._aborts.check(epoch)
 
+    def settle(self, epoch: int) -> None:
+        return  # a wait of gloo returns when the operation is done
+
     def retire(self, groups: EpochGroups) -> None:
         record = self._epochs.get(groups.epoch)
         if record is not None:
             self._drop(record)
+
+    @property
+    def streams(self) -> StreamWaits | None:
+        return None
 
     def take_waits(self) -> WaitSeconds:
         return self._waits.take()

@@ -30,6 +30,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
+from resihp_trainer.comm.streams import StreamWaits
+
 ReduceOp = Literal["sum", "max", "min"]
 
 
@@ -185,9 +187,20 @@ class Communicator(Protocol):
         """Raise `EpochAborted` if the epoch was aborted: for long work without communication."""
         ...
 
+    def settle(self, epoch: int) -> None:
+        """Return when this process's device has done what it was given. Ticks; raises `EpochAborted` while it waits.
+        To be called before a number is read from the device, because the read itself can be neither seen nor left.
+        Returns at once where operations run on the host."""
+        ...
+
     def retire(self, groups: EpochGroups) -> None:
         """Give the epoch up: its groups are dropped and this rank's keys deleted from the store, in a thread of its
         own. Operations on it raise ValueError afterwards. Returns at once; may be called again."""
+        ...
+
+    @property
+    def streams(self) -> StreamWaits | None:
+        """What times work on this process's device; None where operations run on the host."""
         ...
 
     def take_waits(self) -> WaitSeconds:
