@@ -137,6 +137,13 @@ class ThreadCommunicator:
     def complete(self, groups: EpochGroups) -> EpochGroups:
         return groups
 
+    def settle(self, epoch: int) -> None:
+        self.check(epoch)
+
+    @property
+    def streams(self) -> None:
+        return None
+
     def next_number(self) -> int:
         self._count += 1
         return self._count - 1
