@@ -19,6 +19,7 @@ from resihp_detect.matched_level import MatchedConfig, MatchedLevel
 from resihp_detect.probe_level import ProbeLevel
 from resihp_detect.roster import Roster
 from resihp_detect.schedule_time import ScheduleTime
+from resihp_detect.step_level import StepLevel
 from resihp_detect.verdict import Verdict, VerdictKind
 from resihp_detect.work import Share, peer_groups, shares
 
@@ -46,6 +47,7 @@ __all__ = [
     "Row",
     "ScheduleTime",
     "Share",
+    "StepLevel",
     "Verdict",
     "VerdictKind",
     "confidence",

@@ -18,10 +18,11 @@ from resihp_detect.device_memory import DeviceMemory
 from resihp_detect.fingerprints import Divergence, Fingerprints
 from resihp_detect.probe_level import GROUP as STANDBY
 from resihp_detect.probe_level import ProbeLevel
+from resihp_detect.step_level import JOB, StepLevel
 from resihp_detect.tp_links import TpLinks
 from resihp_detect.verdict import Verdict, VerdictKind
 from resihp_detect.work import Share, peer_groups, shares
-from resihp_plan import ModelSpec, ParallelPlan, gradient_buckets
+from resihp_plan import MicroBatchWork, ModelSpec, ParallelPlan, gradient_buckets
 
 STATE = "state"
 """Group of verdicts about fingerprints."""
@@ -44,11 +45,15 @@ class Row:
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     tp_wait_s: float = 0.0
     """Waited in collectives of its TP group; 0: not known."""
+    step_s: float = 0.0
+    """Only of a rank whose compute seconds are not known: what its whole step took."""
+    works: tuple[MicroBatchWork, ...] = ()
+    """With `step_s`: its micro-batches, if their lengths are known."""
 
 
 class JobLevel:
     """Detector of one job from its first plan on. `is_mine`: the groups that this process judges, if several share the
-    job; `standby` and `state` are groups, too.
+    job; `standby`, `state` and `job` are groups, too.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class JobLevel:
         owners = {rank for b in gradient_buckets(plan, self.model) if b.is_shared for rank in b.owners}
         mine = {int(name) for names in groups.values() for name in names}
         self._links = TpLinks.of(plan, self._shares, mine, self.config)
+        self._steps: StepLevel | None = None
         self._state = Fingerprints(len(owners)) if self._is_mine(STATE) and owners else None
         for rank in plan.active:
             self.probes.leave(str(rank))
@@ -134,6 +140,9 @@ class JobLevel:
                 if self._links is not None:
                     self._links.note(iteration, row.rank, row.tp_wait_s, row.tokens)
                 frames += self._assembly.add(record)
+            if row.step_s > 0 and share is not None and self._is_mine(JOB):
+                self._steps = self._steps or StepLevel(self.plan, self.model, self.config)
+                verdicts += self._steps.note(iteration, row.rank, row.step_s, row.works)
             if row.probe_s > 0 and share is not None and self._is_mine(STANDBY):
                 self.probes.learn(str(row.rank), row.probe_s, p=self._p(str(row.rank)))
             if row.fingerprints and self._state is not None:
@@ -172,7 +181,8 @@ class JobLevel:
 
     def members(self) -> dict[str, tuple[int, ...]]:
         """Group of peers -> ranks of the present plan."""
-        return {group: tuple(map(int, names)) for group, names in peer_groups(self._shares).items()}
+        groups = {group: tuple(map(int, names)) for group, names in peer_groups(self._shares).items()}
+        return {**groups, JOB: tuple(sorted(self._shares))}
 
     def scores(self) -> dict[int, tuple[float, float, float, float]]:
         """Rank -> p, its 95 % interval, and the confidence that it is slow, of every rank that is judged here."""
@@ -205,6 +215,7 @@ class JobLevel:
             "assembly": self._assembly.snapshot() if self._assembly is not None else None,
             "state": self._state.snapshot() if self._state is not None else None,
             "links": self._links.snapshot() if self._links is not None else None,
+            "steps": self._steps.snapshot() if self._steps is not None else None,
             "probes": self.probes.snapshot(),
             "memory": {name: known.as_list() for name, known in self._memory.items()},
             "judged": self.judged,
@@ -222,8 +233,11 @@ class JobLevel:
     ) -> JobLevel:
         """Go on from a snapshot. Raises ValueError if it is of other groups or thresholds."""
         job = cls(ParallelPlan.from_dict(state["plan"]), model, config, is_mine=is_mine)
+        if state["steps"] is not None:
+            job._steps = StepLevel(job.plan, model, job.config)
         parts = (
             (job.level, "level"), (job._assembly, "assembly"), (job._state, "state"), (job._links, "links"),
+            (job._steps, "steps"),
         )  # fmt: skip
         for part, key in parts:
             if (part is None) != (state[key] is None):

@@ -27,6 +27,16 @@ class ScheduleTime:
         return self._scale * self._makespan(work, self._cost)
 
     @property
+    def fitted(self) -> tuple[float, float]:
+        """What `learn` found: seconds per squared length, and the scale of all seconds. Can be set."""
+        return self._cost.square_s, self._scale
+
+    @fitted.setter
+    def fitted(self, value: tuple[float, float]) -> None:
+        square_s, self._scale = value
+        self._cost = replace(self._cost, square_s=square_s)
+
+    @property
     def places(self) -> tuple[str, ...]:
         """Names of all stages, in the order of `effects`."""
         return tuple(f"R{a}.S{s}" for a, replica in enumerate(self._plan.replicas) for s in range(len(replica.stages)))

@@ -11,7 +11,7 @@ from resihp_detector.layouts import Epoch
 from resihp_detector.slowness import Scene, conclusion_of, incident_id
 from resihp_detector.verdicts import Conclusion
 from resihp_messages.report import HealthScores, IterationReport
-from resihp_plan import ModelSpec
+from resihp_plan import MicroBatchWork, ModelSpec
 
 IsMine = Callable[[str, str], bool]
 """(job, group) -> whether this process judges it."""
@@ -99,13 +99,11 @@ class JobHealth:
 
     def _correlate(self, verdict: Verdict, scene: Scene) -> str:
         """One id from suspicion to recovery of one fault."""
-        device = verdict.device
-        if device is None:
-            return ""
+        device = verdict.device or verdict.group
         match verdict.kind:
-            case VerdictKind.DEVICE_SUSPECTED | VerdictKind.DEVICE_SLOW | VerdictKind.LINK_SLOW:
+            case VerdictKind.DEVICE_SUSPECTED | VerdictKind.DEVICE_SLOW | VerdictKind.LINK_SLOW | VerdictKind.JOB_SLOW:
                 self._incidents[device] = incident_id(verdict, scene)
-            case VerdictKind.DEVICE_RECOVERED | VerdictKind.LINK_RECOVERED:
+            case VerdictKind.DEVICE_RECOVERED | VerdictKind.LINK_RECOVERED | VerdictKind.JOB_RECOVERED:
                 return self._incidents.pop(device, "")
             case _:
                 return ""
@@ -152,12 +150,14 @@ def config_for(report: IterationReport) -> PeerConfig:
 def rows_of(report: IterationReport) -> Iterator[Row]:
     """The columns of a report, rank by rank. While a rank announces a checkpoint, its seconds count as missing.
 
-    Jobs that do not tell forward from backward have half of their seconds in each.
+    Jobs that do not tell forward from backward have half of their seconds in each; of those that tell neither, the
+    whole step counts.
     """
     units, probes, prints = report.unit_tokens, report.probe_s, report.fingerprints
     for i, rank in enumerate(report.ranks):
         is_announced = bool(report.phases_s) and "checkpoint" in report.phases_s[i]
         forward_s, backward_s = report.forward_s[i], report.backward_s[i]
+        is_known = forward_s + backward_s > 0
         if not (forward_s and backward_s):
             forward_s = backward_s = 0.5 * (forward_s + backward_s)
         yield Row(
@@ -170,4 +170,14 @@ def rows_of(report: IterationReport) -> Iterator[Row]:
             probes[i] if probes else 0.0,
             prints[i] if prints else {},
             0.0 if report.virtual_clock else report.tp_wait_s[i],  # transfers are not on the virtual clock
+            0.0 if is_known or is_announced else report.step_s[i],
+            () if is_known else _works(report, i),
         )
+
+
+def _works(report: IterationReport, i: int) -> tuple[MicroBatchWork, ...]:
+    """The micro-batches of one rank; none if their lengths are not known."""
+    if not report.unit_tokens or len(report.unit_sum_sq_len) != len(report.ranks):
+        return ()
+    units = zip(report.unit_tokens[i], report.unit_sum_sq_len[i], strict=False)
+    return tuple(MicroBatchWork(tokens, squares) for tokens, squares in units if tokens > 0)
