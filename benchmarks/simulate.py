@@ -1,7 +1,7 @@
 """Does `simulate` predict the iteration time? Random plans on the virtual clock, predicted against measured.
 
     python -m benchmarks.simulate --plans 20 --seed 7
-    python -m benchmarks.simulate --plans 20 --seed 7 --from 11 --kept parts.json    # in parts, on a shared machine
+    python -m benchmarks.simulate --plans 20 --seed 7 --kept parts.json    # goes on where an earlier call was cut off
 
 One job on the virtual clock is switched through random plans: uneven tensor parallelism, uneven stages, migrated
 units, slow devices, both schedules. Real workers, driven directly (no bus, no services), so that the two cores are
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -116,22 +116,21 @@ class Predicted:
         return low
 
 
-def measure(cases: Sequence[Case]) -> list[Mapping[int, float]]:
-    """Per case: iteration -> seconds, of the iterations after the change to it."""
-    found: list[Mapping[int, float]] = []
+def measure(cases: Mapping[int, Case], note: Callable[[int, Mapping[int, float]], None]) -> None:
+    """Tell `note` of every case by its number: iteration -> seconds, of the iterations after the change to it."""
     with tempfile.TemporaryDirectory(prefix="resihp-simulate-") as folder:
         zygote = ZygoteClient(Path(folder), environment={"OMP_NUM_THREADS": "1"})
         job: TrainerJob | None = None
         try:
             job = TrainerJob(zygote, zygote.store()[1], SPEC, range(8))
-            for number, case in enumerate(cases):
-                found.append(_measure(job, case, epoch=number + 1))
-                print(f"{number}/{len(cases) - 1}: {describe_plan(case.plan)}: {median(found[-1].values()):.3f} s")
+            for epoch, (number, case) in enumerate(cases.items(), start=1):
+                seconds = _measure(job, case, epoch)
+                print(f"{number}: {describe_plan(case.plan)}: {median(seconds.values()):.3f} s", flush=True)
+                note(number, seconds)
         finally:
             if job is not None:
                 job.close()
             zygote.close()
-    return found
 
 
 def _measure(job: TrainerJob, case: Case, epoch: int) -> Mapping[int, float]:
@@ -186,15 +185,19 @@ def render(latency_s: float, found: Sequence[Compared]) -> str:
     return f"{summary}\n\n{table(('plan', 'schedule', 'p of slow ranks', 'measured s', 'predicted s', 'error'), rows)}"
 
 
-def main(count: int, seed: int, first: int = 1, last: int | None = None, kept: Path | None = None) -> None:
-    """Measure plans `first` to `last` and report on all that are in `kept` or were measured now."""
-    cases = [Case(REGULAR, {}), *random_cases(count, Random(seed))]
-    numbers = [0, *range(first, (count if last is None else last) + 1)]
-    seconds = _read(kept) | dict(zip(numbers, measure([cases[n] for n in numbers]), strict=True))
-    if kept is not None:
-        kept.write_text(json.dumps({str(n): {str(k): v for k, v in s.items()} for n, s in seconds.items()}))
-    known = sorted(seconds)
-    latency_s, found = compare([cases[n] for n in known], [seconds[n] for n in known])
+def main(count: int, seed: int, kept: Path | None = None) -> None:
+    """Measure the plans that are not in `kept` yet and report on all."""
+    cases = dict(enumerate([Case(REGULAR, {}), *random_cases(count, Random(seed))]))
+    seconds = _read(kept)
+
+    def note(number: int, measured: Mapping[int, float]) -> None:
+        seconds[number] = measured
+        if kept is not None:
+            kept.write_text(json.dumps(seconds))
+
+    if missing := {n: case for n, case in cases.items() if n not in seconds}:
+        measure(missing, note)
+    latency_s, found = compare(list(cases.values()), [seconds[n] for n in cases])
     facts = {**machine(), "job": f"demo model, 8 workers, virtual clock at {SPEC.clock.flops_per_s:.0e} FLOP/s"}
     command = f"python -m benchmarks.simulate --plans {count} --seed {seed}"
     title = "Predicted and measured iteration times of random plans"
@@ -211,8 +214,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--plans", type=int, default=20)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--from", type=int, default=1, dest="first")
-    parser.add_argument("--to", type=int, dest="last")
-    parser.add_argument("--kept", type=Path, help="measured parts, read and added to")
+    parser.add_argument("--kept", type=Path, help="what is measured, read and added to")
     given = parser.parse_args()
-    main(given.plans, given.seed, given.first, given.last, given.kept)
+    main(given.plans, given.seed, given.kept)
