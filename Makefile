@@ -10,7 +10,7 @@ ARGS   ?=
 # The stamp is named by what was installed: a changed lock or pyproject.toml sets up again, anything else costs nothing.
 STAMP  := $(VENV)/.setup-$(shell cat requirements.lock pyproject.toml | sha256sum | cut -c1-16)
 
-.PHONY: help setup demo test soak check format bench bench-detection bench-planner compose-check clean
+.PHONY: help setup demo test soak check format bench bench-detection bench-planner compose-check docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -61,6 +61,11 @@ bench-detection: $(STAMP) ## Measure detection of slow devices; RESIHP_DATA_DIR 
 compose-check: $(STAMP) ## Run docker-compose.yml for real: build, train over two agents, kill a worker, restart every service, read the history
 	$(BIN)/python -m scripts.compose_check $(ARGS)
 
+docs: ## Build docs/ as a site in build/site, with every link checked (own environment: .venv-docs)
+	@[ -x .venv-docs/bin/mkdocs ] && cmp -s requirements-docs.lock .venv-docs/installed.lock || { $(PYTHON) -m venv --clear .venv-docs && .venv-docs/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --requirement requirements-docs.lock && cp requirements-docs.lock .venv-docs/installed.lock; }
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet $(ARGS)
+	@echo "build/site/index.html"
+
 clean: ## Remove .venv, caches, builds and run folders
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .resihp
+	rm -rf $(VENV) .venv-docs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .resihp
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
