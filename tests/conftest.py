@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ _MARK = pytest.StashKey[str]()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    # A shell's background job ignores Ctrl-C, and so would every process that it starts; tests press it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     session.config.stash[_MARK] = mark_this_session()
 
 
