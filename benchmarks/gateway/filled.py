@@ -9,13 +9,13 @@ from sqlalchemy import insert
 from resihp_messages import JobSpec
 from resihp_plan import Cluster, ModelSpec
 from resihp_plan.planner import plan_initial
-from resihp_store import Store, queries
+from resihp_store import JobState, Store, queries
 from resihp_store import tables as t
 from resihp_store.revisions import upgrade
 
 JOB = "long"
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-CHUNK = 20_000
+CHUNK = 5000
 NAMES = ("WorkerExited", "ReconfigurationPlanned", "ReconfigurationApplied", "DeviceSlow", "DeviceRecovered")
 SHAPE = ModelSpec(num_layers=80, num_heads=8, num_kv_heads=8)
 HEALTHY = plan_initial(Cluster.of(256), SHAPE, 4, 16, 4, 32).to_dict()
@@ -25,28 +25,39 @@ RARE = "StateDiverged"
 
 
 async def fill(url: str, changes: int, events: int) -> None:
-    """Creates the schema and writes the rows, unless that was done before."""
+    """Creates the schema and writes the rows, unless that was done before. Raises ValueError for a half-filled one."""
     await upgrade(url)
     store = Store(url)
-    async with store.read() as connection:
-        if await queries.job(connection, JOB) is not None:
-            await store.close()
-            return
+    try:
+        async with store.read() as connection:
+            known = await queries.job(connection, JOB)
+        if known is not None and known.state is not JobState.RUNNING:
+            raise ValueError(f"{url} was filled by half: give an empty database")
+        if known is None:
+            await _fill(store, changes, events)
+    finally:
+        await store.close()
+
+
+async def _fill(store: Store, changes: int, events: int) -> None:
     token = await store.lease(holder="fill", ttl_s=3600).acquire()
     assert token is not None
     async with store.transaction(token) as work:
         await work.add_job(JOB, JobSpec(name=JOB).model_dump(mode="json"))
-        for table, row, count in (
-            (t.incidents, _incident, changes),
-            (t.reconfigurations, _change, changes),
-            (t.decisions, _decision, changes),
-            (t.plans, _plan, changes),
-            (t.events, _event, events),
-        ):
-            for first in range(0, count, CHUNK):
-                rows = [row(k) for k in range(first, min(first + CHUNK, count))]
+    for table, row, count in (
+        (t.incidents, _incident, changes),
+        (t.reconfigurations, _change, changes),
+        (t.decisions, _decision, changes),
+        (t.plans, _plan, changes),
+        (t.events, _event, events),
+    ):
+        for first in range(0, count, CHUNK):
+            # Made before the transaction begins: the server ends sessions that idle in one.
+            rows = [row(k) for k in range(first, min(first + CHUNK, count))]
+            async with store.transaction(token) as work:
                 await work.connection.execute(insert(table), rows)
-    await store.close()
+    async with store.transaction(token) as work:
+        await work.set_job(JOB, JobState.RUNNING)
 
 
 def _incident(k: int) -> dict[str, object]:

@@ -106,7 +106,8 @@ class Story:
         rows = []
         for _ in range(count):
             self.iteration += 1
-            speed = sum(self.p.get(r, 1.0) for r in self.plan.world) / self.shape.size
+            share = sum(self.p.get(r, 1.0) for r in self.plan.world) / self.shape.size
+            speed = share * (1.0 if self.plan.epoch == 1 else 0.97)  # an uneven layout is a little below its bound
             step_s = 1.0 / speed * self.random.gauss(1.0, 0.012) * (0.985 + 0.03 * (self.iteration % 7 == 0))
             tokens = 520 * self.shape.size
             rows.append(

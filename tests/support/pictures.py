@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from resihp_messages import Kind
 from support.browser import LOADED, browser
 from support.dashboard import LARGE, MIDDLE, SMALL, Shape, dashboard
 
@@ -22,12 +21,9 @@ async def _nothing(page: Any) -> None:
     """As it opens."""
 
 
-async def _slow_device(page: Any) -> None:
-    """Pick the slow device by keyboard, and ask what if it stopped."""
-    await page.get_by_role("gridcell").first.focus()
-    for _ in range(2):
-        await page.keyboard.press("n")
-    await page.keyboard.press("Enter")
+async def _whatif(page: Any) -> None:
+    """Pick a healthy device, and ask what if it stopped."""
+    await page.get_by_role("gridcell", name="R1·S7·T2,").click()
     await page.get_by_role("button", name="Ask").click()
     await page.get_by_text("With the best plan").wait_for(timeout=60_000)
 
@@ -59,25 +55,31 @@ PICTURES: dict[str, tuple[Shape, str, Prepare]] = {
     "4096-light": (LARGE, "light", _nothing),
     "4096-dark": (LARGE, "dark", _nothing),
     "256-incident": (MIDDLE, "light", _incident),
-    "256-whatif": (MIDDLE, "light", _slow_device),
+    "256-whatif": (MIDDLE, "light", _whatif),
     "change": (MIDDLE, "light", _change),
     "history": (MIDDLE, "dark", _history),
 }
 
 
+UNTOLD = {"256-whatif"}
+"""Before anything went wrong."""
+
+
 async def take(names: list[str]) -> None:
-    """One gateway per size, one page per picture."""
-    for shape in dict.fromkeys(PICTURES[n][0] for n in names):
+    """One gateway per size and story, one page per picture."""
+    stories = dict.fromkeys((PICTURES[n][0], n not in UNTOLD) for n in names)
+    for shape, told in stories:
         with tempfile.TemporaryDirectory() as folder:
-            async with dashboard(Path(folder), shape) as (server, story), browser() as launched:
-                assert story.gateway.broker.stored(Kind.EVENT)
-                for name in (n for n in names if PICTURES[n][0] is shape):
+            async with dashboard(Path(folder), shape, told=told) as (server, _), browser() as launched:
+                for name in (n for n in names if (PICTURES[n][0], n not in UNTOLD) == (shape, told)):
                     _, theme, prepare = PICTURES[name]
                     context = await launched.new_context(viewport=VIEW, color_scheme=theme, reduced_motion="reduce")
                     page = await context.new_page()
                     page.set_default_timeout(60_000)
                     await page.goto(server.url)
                     await page.wait_for_selector(LOADED)
+                    await page.locator("[data-rank]").nth(shape.size - 1).wait_for()
+                    await page.wait_for_function("document.querySelectorAll('.cell.unknown').length === 0")
                     await page.locator(".u-over").wait_for()
                     await prepare(page)
                     await page.evaluate("document.activeElement.blur()")

@@ -92,7 +92,8 @@ function Job({ job, jobs, choose, route, me, theme, switchTheme }) {
       ${!job && html`<${Welcome} jobs=${jobs} />`}
       ${job && kind === "change" && html`<${ChangePage} id=${id} known=${known} version=${facts.reconfigurations} />`}
       ${job && kind === "history" && html`<${HistoryPage} job=${job} known=${known} />`}
-      ${job && (!kind || kind === "overview") && html`<${Overview} ...${{ job, facts, known, codes, selected, setSelected, me, theme }} />`}
+      ${job && !facts.job && !stale && html`<section class="card welcome" role="status"><h1>${link.state === "refused" ? "This job cannot be shown" : "Loading…"}</h1></section>`}
+      ${job && facts.job && (!kind || kind === "overview") && html`<${Overview} ...${{ job, facts, known, codes, selected, setSelected, me, theme }} />`}
     </main>`;
 }
 
@@ -121,7 +122,7 @@ function Overview({ job, facts, known, codes, selected, setSelected, me, theme }
 
 function Header({ job, jobs, choose, facts, codes, link, stale, theme, switchTheme, route }) {
   const record = facts.job;
-  const { now, healthy, bound } = facts.rates ?? {};
+  const { now, healthy, bound } = facts.rates ?? {}; // the bound comes from medians: noise may lie above it
   const p = record?.parallel;
   return html`<header class="top">
     <a class="brand" href="#/" aria-label="ResiHP, overview"><img src="icon.svg" alt="" width="26" height="26" /><b>ResiHP</b></a>
@@ -135,7 +136,7 @@ function Header({ job, jobs, choose, facts, codes, link, stale, theme, switchThe
     </nav>
     <dl class="numbers">
       ${now !== undefined &&
-      html`<div><dt>of healthy ${percent(now, healthy)}, of bound ${percent(now, bound)}</dt><dd>${rate(now)} <small>tok/s</small></dd></div>`}
+      html`<div><dt>of healthy ${percent(now, healthy)}, ${now >= bound ? "at the bound" : `of bound ${percent(now, bound)}`}</dt><dd>${rate(now)} <small>tok/s</small></dd></div>`}
       ${record &&
       html`<div><dt>${record.state}${record.virtual_clock ? ", virtual clock" : ""}</dt><dd>${record.committed} <small>${record.endless ? "" : `of ${record.iterations} `}iterations</small></dd></div>`}
       ${facts.map && html`<div><dt>${codes.length} devices, epoch ${facts.map.epoch}</dt><dd>${shape(facts.map, p)}</dd></div>`}
