@@ -10,39 +10,11 @@ docs/security.md says what follows and what does not.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 from resihp_messages import STREAMS, Body, Kind, pattern, stream_of
+from resihp_messages.event import asked, concluded, decided, observed
 
-AGENT_EVENTS = frozenset(
-    {
-        "CheckpointFailed",
-        "EvaluationFinished",
-        "LinkBroken",
-        "NodeJoined",
-        "NodeLeft",
-        "WorkerExited",
-        "WorkerResumed",
-        "WorkerStalled",
-        "WorkersAttached",
-        "WorkersHung",
-    }
-)
-GATEWAY_EVENTS = frozenset({"ActionAnswered", "ActionRequested"})
-SCHEDULER_EVENTS = frozenset(
-    {
-        "DecisionClosed",
-        "DecisionMade",
-        "JobFailed",
-        "JobFinished",
-        "JobStarted",
-        "JobSubmitted",
-        "ModeChanged",
-        "ReconfigurationApplied",
-        "ReconfigurationPlanned",
-        "ReconfigurationRejected",
-        "ReconfigurationSuperseded",
-    }
-)
 _API = "$JS.API"
 _SHELF = "OBJ_RESIHP_KEPT"
 _PROBE = "Probe"
@@ -75,7 +47,7 @@ def agent(node: str) -> Identity:
     commands = _durable(f"agent-{node}", Kind.COMMAND, detail=node)
     return Identity(
         f"agent-{node}",
-        (*own, *_events(AGENT_EVENTS), *_look(), *commands),
+        (*own, *_events(observed), *_look(), *commands),
         (pattern(kind=Kind.EVENT, detail="*"),),
     )
 
@@ -87,7 +59,7 @@ def detector() -> Identity:
     return Identity(
         "detector",
         (
-            *_events(detector_events()),
+            *_events(concluded),
             pattern(kind=Kind.SCORE, detail="*"),
             probe,
             *_look(),
@@ -107,7 +79,7 @@ def scheduler() -> Identity:
         "scheduler",
         (
             pattern(kind=Kind.COMMAND, detail="*"),
-            *_events(SCHEDULER_EVENTS),
+            *_events(decided),
             *_look(),
             *(f"{_API}.STREAM.{verb}.{name}" for verb in ("CREATE", "UPDATE") for name in made),
             f"{_API}.STREAM.INFO.{_SHELF}",
@@ -129,7 +101,7 @@ def gateway() -> Identity:
         "gateway",
         (
             *(pattern(kind=Kind.REQUEST, detail=verb) for verb in verbs()),
-            *_events(GATEWAY_EVENTS),
+            *_events(asked),
             *_look(),
             *_reader(Kind.SCORE),
             *_reader(Kind.EVENT),
@@ -163,12 +135,8 @@ def services() -> tuple[Identity, ...]:
 
 def verbs() -> tuple[str, ...]:
     """What the scheduler can be asked for."""
-    return tuple(name for name in _names(Kind.REQUEST) if name != _PROBE)
-
-
-def detector_events() -> frozenset[str]:
-    """Verdicts: all that is no observation, no decision and no action."""
-    return frozenset(_names(Kind.EVENT)) - AGENT_EVENTS - SCHEDULER_EVENTS - GATEWAY_EVENTS
+    names = {b.schema_name.rpartition(".")[0] for b in Body.registry.values() if b.kind is Kind.REQUEST}
+    return tuple(sorted(names - {_PROBE}))
 
 
 def _token(name: str) -> str:
@@ -177,12 +145,10 @@ def _token(name: str) -> str:
     return name
 
 
-def _names(kind: Kind) -> list[str]:
-    return sorted(b.schema_name.rpartition(".")[0] for b in Body.registry.values() if b.kind is kind)
-
-
-def _events(names: frozenset[str]) -> list[str]:
-    return [pattern(kind=Kind.EVENT, detail=name) for name in sorted(names)]
+def _events(group: ModuleType) -> list[str]:
+    """The events of one module of `resihp_messages.event`: they are grouped by who says them."""
+    said = sorted(b.schema_name.rpartition(".")[0] for b in Body.registry.values() if b.__module__ == group.__name__)
+    return [pattern(kind=Kind.EVENT, detail=name) for name in said]
 
 
 def _look() -> list[str]:
