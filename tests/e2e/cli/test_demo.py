@@ -65,8 +65,8 @@ async def test_a_frozen_worker_is_fenced() -> None:
 
 @pytest.mark.timeout(300)
 async def test_rank_0_of_two_nodes() -> None:
-    """Rank 0 is not special: no store, no group and no vote depends on it; and the job runs across two agents."""
-    arguments = ("--iterations", "10", "--kill", "0@6", "--agents", "2", "--dtype", "float64", "--verify")
+    """Rank 0 is not special: no store, no group and no vote depends on it; two agents, and keys on the bus."""
+    arguments = ("--iterations", "10", "--kill", "0@6", "--agents", "2", "--keys", "--dtype", "float64", "--verify")
     promises_hold(await run_demo(*arguments), iterations=10, lost=[0])
 
 
