@@ -226,17 +226,32 @@ class ScriptedFault(_Strict):
     """A fault that a worker inflicts on itself at an exact point: a real SIGKILL or SIGSTOP of its own process, or on
     the virtual clock a slower device."""
 
-    kind: Literal["kill", "freeze", "slow"]
+    kind: Literal["kill", "freeze", "slow", "slow_link"]
     factor: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
-    """Only `slow`: the device's speed p from then on, relative to its healthy one."""
+    """Only `slow` and `slow_link`: the speed p of device or link from then on, relative to its healthy one."""
     for_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Only `slow`: for how long; 0 means for good."""
+    """Only `slow` and `slow_link`: for how long; 0 means for good."""
     rank: RankField
+    peer: RankField | None = None
+    """Only `slow_link`: the other end of the pipeline edge that transfers more slowly, in both directions."""
     iteration: Annotated[int, Field(ge=1)]
     """Counted from 1: `kill 3@15` strikes while the 15th optimizer step is being made."""
     point: FaultPoint = FaultPoint.COMPUTE
     start: Annotated[int, Field(ge=0)] = 0
     """Which start of the rank strikes: 0 is the worker that came with the job, 1 its first replacement."""
+
+    @model_validator(mode="after")
+    def _has_peer(self) -> ScriptedFault:
+        if (self.kind == "slow_link") != (self.peer is not None):
+            raise ValueError(f"faults: peer belongs to slow_link and to nothing else, not to {self.kind}")
+        if self.peer == self.rank:
+            raise ValueError(f"faults: rank and peer of a slow link are two ranks, not {self.rank} twice")
+        return self
+
+    @property
+    def victims(self) -> tuple[int, ...]:
+        """The ranks at which it strikes."""
+        return (self.rank,) if self.peer is None else (self.rank, self.peer)
 
 
 class TimeoutConfig(_Strict):
@@ -322,10 +337,11 @@ class JobSpec(_Strict):
         if p.dp > b.micro_batches:
             raise ValueError(f"parallel.dp ({p.dp}) exceeds batch.micro_batches ({b.micro_batches})")
         for f in self.faults:
-            if f.rank >= p.num_devices:
-                raise ValueError(f"faults: rank {f.rank} is not below tp*pp*dp = {p.num_devices}")
-            if f.kind == "slow" and not self.clock.virtual:
-                raise ValueError(f"faults: slow {f.rank}@{f.iteration} needs clock.virtual = true")
+            for rank in f.victims:
+                if rank >= p.num_devices:
+                    raise ValueError(f"faults: rank {rank} is not below tp*pp*dp = {p.num_devices}")
+            if f.kind in ("slow", "slow_link") and not self.clock.virtual:
+                raise ValueError(f"faults: {f.kind} {f.rank}@{f.iteration} needs clock.virtual = true")
             if f.iteration > self.iterations:
                 raise ValueError(f"faults: iteration {f.iteration} is beyond iterations = {self.iterations}")
         return self

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from resihp_messages import FaultPoint, ScriptedFault
+from resihp_trainer.links import LinkSpeeds
 
 SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
 
@@ -37,13 +38,15 @@ class Faults:
         rank: int,
         page: FaultMark,
         device: Slowable | None = None,
+        links: LinkSpeeds | None = None,
         *,
         start: int = 0,
     ) -> None:
-        """`start`: which start of the rank this process is. A replacement does not die of its predecessor's faults."""
+        """`start`: which start of the rank this process is. A replacement does not die of its predecessor's faults. A
+        slow link strikes at both of its ends."""
         self._page = page
-        self._device = device
-        self._waiting = [fault for fault in script if fault.rank == rank and fault.start == start]
+        self._rank, self._device, self._links = rank, device, links
+        self._waiting = [fault for fault in script if rank in fault.victims and fault.start == start]
 
     def due(self, point: FaultPoint, iteration: int) -> ScriptedFault | None:
         """The fault that `strike` would execute now."""
@@ -62,6 +65,11 @@ class Faults:
         if fault.kind == "slow":
             assert self._device is not None  # workers have one
             self._device.set_speed(fault.factor, fault.for_s)
+            return
+        if fault.kind == "slow_link":
+            assert self._links is not None  # workers have them
+            (peer,) = (victim for victim in fault.victims if victim != self._rank)
+            self._links.set_speed(peer, fault.factor, fault.for_s)
             return
         self._page.mark_fault()  # only of what an agent has to notice: it dates the detection
         os.kill(os.getpid(), SIGNALS[fault.kind])

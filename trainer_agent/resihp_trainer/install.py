@@ -32,6 +32,7 @@ from resihp_trainer.device import VirtualClock
 from resihp_trainer.digests import Fingerprints
 from resihp_trainer.interpreter import Interpreter
 from resihp_trainer.join import Header, JoinRefused, StateLost, conclude
+from resihp_trainer.links import VirtualLinks
 from resihp_trainer.model import Stage, TensorParallel, WeightGradients, linear_of
 from resihp_trainer.moves import Moved, move_state
 from resihp_trainer.pipeline import Pipeline
@@ -191,7 +192,6 @@ def _interpreter(
         linear_of(later, autocast=context.model.autocast),
         context.spec.seed,
     )
-    pipeline = Pipeline(plan, context.rank, built, tp_group, context.model.hidden, context.dtype, context.accelerator)
 
     def pause(seconds: float) -> None:
         context.communicator.check(plan.epoch)
@@ -202,6 +202,10 @@ def _interpreter(
         context.page.operation()
         saver.poll()
 
+    links = VirtualLinks.of(context.spec.clock, context.links, context.model, context.rank, pause)
+    pipeline = Pipeline(
+        plan, context.rank, built, tp_group, context.model.hidden, context.dtype, context.accelerator, links
+    )
     virtual = VirtualClock.of(context.spec.clock, context.device, context.model, plan, context.rank, pause)
     return Interpreter(
         model,
