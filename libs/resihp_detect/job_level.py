@@ -16,13 +16,14 @@ from resihp_detect.config import PeerConfig
 from resihp_detect.device_level import DeviceLevel
 from resihp_detect.device_memory import DeviceMemory
 from resihp_detect.fingerprints import Divergence, Fingerprints
+from resihp_detect.group_links import GroupLinks
 from resihp_detect.probe_level import GROUP as STANDBY
 from resihp_detect.probe_level import ProbeLevel
 from resihp_detect.step_level import JOB, StepLevel
-from resihp_detect.tp_links import TpLinks
 from resihp_detect.verdict import Verdict, VerdictKind
 from resihp_detect.work import Share, peer_groups, shares
-from resihp_plan import MicroBatchWork, ModelSpec, ParallelPlan, gradient_buckets
+from resihp_plan import MicroBatchWork, ModelSpec, ParallelPlan, gradient_buckets, group_name
+from resihp_plan.groups import GroupKind
 
 STATE = "state"
 """Group of verdicts about fingerprints."""
@@ -45,6 +46,8 @@ class Row:
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     tp_wait_s: float = 0.0
     """Waited in collectives of its TP group; 0: not known."""
+    link_s: Mapping[str, float] = field(default_factory=dict)
+    """Waited in communication groups, by their names; those that are missing are not known."""
     step_s: float = 0.0
     """Only of a rank whose compute seconds are not known: what its whole step took."""
     works: tuple[MicroBatchWork, ...] = ()
@@ -97,7 +100,8 @@ class JobLevel:
             self._assembly = Assembly(self.level.roster, num_directions=2)
         owners = {rank for b in gradient_buckets(plan, self.model) if b.is_shared for rank in b.owners}
         mine = {int(name) for names in groups.values() for name in names}
-        self._links = TpLinks.of(plan, self._shares, mine, self.config)
+        kinds = (GroupLinks.of_tp_groups(plan, mine, self.config), GroupLinks.of_edges(plan, mine, self.config))
+        self._links = [links for links in kinds if links is not None]
         self._steps: StepLevel | None = None
         self._state = Fingerprints(len(owners)) if self._is_mine(STATE) and owners else None
         for rank in plan.active:
@@ -137,8 +141,8 @@ class JobLevel:
                     (row.forward_s, row.backward_s),
                     share.work(row.num_units, row.tokens, row.sum_sq_len),
                 )
-                if self._links is not None:
-                    self._links.note(iteration, row.rank, row.tp_wait_s, row.tokens)
+                for links in self._links:
+                    links.note(iteration, row.rank, self._waits_of(row), row.tokens)
                 frames += self._assembly.add(record)
             if row.step_s > 0 and share is not None and self._is_mine(JOB):
                 self._steps = self._steps or StepLevel(self.plan, self.model, self.config)
@@ -151,12 +155,19 @@ class JobLevel:
             verdicts += self._judge(frame)
         return tuple(verdicts)
 
+    def _waits_of(self, row: Row) -> Mapping[str, float]:
+        position = self.plan.position(row.rank)
+        if row.tp_wait_s <= 0 or position is None:
+            return row.link_s
+        stage = self.plan.replicas[position[0]].stages[position[1]]
+        return {group_name(GroupKind.TP, stage.ranks): row.tp_wait_s, **row.link_s}
+
     def _judge(self, frame: Frame) -> tuple[Verdict, ...]:
         assert self.level is not None  # frames come from its assembly
         self.judged = max(self.judged, frame.iteration)
         found = self.level.observe(frame.iteration, frame.seconds, frame.work)
-        links = self._links.judge(frame.iteration) if self._links is not None else ()
-        return (*self.level.suspicions(frame.iteration), *found, *links)
+        slow_links = [v for links in self._links for v in links.judge(frame.iteration)]
+        return (*self.level.suspicions(frame.iteration), *found, *slow_links)
 
     def _observe_standby(self, iteration: int, row: Row) -> tuple[Verdict, ...]:
         name = str(row.rank)
@@ -214,7 +225,7 @@ class JobLevel:
             "level": self.level.snapshot() if self.level is not None else None,
             "assembly": self._assembly.snapshot() if self._assembly is not None else None,
             "state": self._state.snapshot() if self._state is not None else None,
-            "links": self._links.snapshot() if self._links is not None else None,
+            "links": [links.snapshot() for links in self._links],
             "steps": self._steps.snapshot() if self._steps is not None else None,
             "probes": self.probes.snapshot(),
             "memory": {name: known.as_list() for name, known in self._memory.items()},
@@ -236,14 +247,15 @@ class JobLevel:
         if state["steps"] is not None:
             job._steps = StepLevel(job.plan, model, job.config)
         parts = (
-            (job.level, "level"), (job._assembly, "assembly"), (job._state, "state"), (job._links, "links"),
-            (job._steps, "steps"),
+            (job.level, "level"), (job._assembly, "assembly"), (job._state, "state"), (job._steps, "steps"),
         )  # fmt: skip
         for part, key in parts:
             if (part is None) != (state[key] is None):
                 raise ValueError(f"the snapshot was taken by a detector with another share of the work ({key})")
             if part is not None:
                 part.restore(state[key])
+        for links, known in zip(job._links, state["links"], strict=True):
+            links.restore(known)
         job.probes.restore(state["probes"])
         job._memory = {name: DeviceMemory(*known) for name, known in state["memory"].items()}
         job.judged, job._probed = state["judged"], dict(state["probed"])

@@ -186,7 +186,9 @@ def epochs(plans: Sequence[PlanView], iterations: Sequence[IterationView]) -> li
 def fired(fault: Any, incidents: Sequence[IncidentView]) -> bool:
     """Whether an incident of the right kind names the fault's rank. A slowness too small or too short to be noticed is
     none."""
-    return fault.kind == "slow" or any(fault.rank in i.ranks and i.kind in FAULT_OF_KIND[fault.kind] for i in incidents)
+    if fault.kind in ("slow", "slow_link"):
+        return True
+    return any(fault.rank in i.ranks and i.kind in FAULT_OF_KIND[fault.kind] for i in incidents)
 
 
 def _must_be_seen_at(facts: RunFacts) -> int:

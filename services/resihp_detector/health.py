@@ -169,7 +169,8 @@ def rows_of(report: IterationReport) -> Iterator[Row]:
             report.sum_sq_len[i],
             probes[i] if probes else 0.0,
             prints[i] if prints else {},
-            0.0 if report.virtual_clock else report.tp_wait_s[i],  # transfers are not on the virtual clock
+            0.0 if report.virtual_clock else report.tp_wait_s[i],  # collectives are not on the virtual clock
+            report.link_wait_s[i] if report.link_wait_s else {},
             0.0 if is_known or is_announced else report.step_s[i],
             () if is_known else _works(report, i),
         )

@@ -10,7 +10,17 @@ import numpy as np
 from resihp_bus import Bus
 from resihp_messages import AnyEnvelope, JobSpec, command
 from resihp_messages.report import IterationReport
-from resihp_plan import CostModel, MicroBatchWork, ModelSpec, OpKind, ParallelPlan
+from resihp_plan import (
+    CostModel,
+    MicroBatchWork,
+    ModelSpec,
+    OpKind,
+    ParallelPlan,
+    Place,
+    chunk_tokens,
+    edge_group_name,
+    routes,
+)
 
 FLOPS_PER_S = 4e9
 PROBE_S = 4e-3
@@ -29,6 +39,8 @@ class PlayedJob:
     speed: dict[int, float] = field(default_factory=dict)
     links: dict[int, float] = field(default_factory=dict)
     """Rank -> by how much the transfers of its TP group take longer."""
+    edges: dict[int, float] = field(default_factory=dict)
+    """Rank -> by how much all of its pipeline transfers take longer."""
     digests: dict[int, str] = field(default_factory=dict)
     """Rank -> what it says of every bucket that it shares; missing: what all say."""
     iteration: int = 0
@@ -141,6 +153,7 @@ class PlayedJob:
             samples_expected=32,
             samples_once=32,
             unit_tokens=tuple(tuple(w.tokens for w in works[rank]) for rank in ranks),
+            link_wait_s=tuple(self._edges_s(rank, works[rank]) for rank in ranks),
             probe_s=tuple(rows[rank]["probe_s"] for rank in ranks),  # type: ignore[misc]
             fingerprints=tuple(self._fingerprints(rank) if due else {} for rank in ranks),
             virtual_clock=self.virtual_clock,
@@ -161,6 +174,20 @@ class PlayedJob:
         late = np.random.default_rng([self.seed, self.iteration, replica, s]).integers(len(stage.ranks))
         idle_s = 0.0 if member == late else float(self._rng.exponential(5.0 * transfer_s))
         return transfer_s * self._scatter() + idle_s
+
+    def _edges_s(self, rank: int, works: list[MicroBatchWork]) -> dict[str, float]:
+        """Of its pipeline edges, as virtual links time them."""
+        found = {}
+        for a, replica in enumerate(self.plan.replicas):
+            for s in range(len(replica.stages) - 1):
+                for route in routes(self.plan, Place(a, s), Place(a, s + 1)):
+                    ends = (route.source, route.destination)
+                    if rank in ends:
+                        start, stop = chunk_tokens(route.chunk, sum(w.tokens for w in works))
+                        slower = max(self.edges.get(r, 1.0) for r in ends)
+                        seconds = (5e-5 * len(works) + 1e-7 * (stop - start)) * slower * self._scatter()
+                        found[edge_group_name(*ends, forward=True)] = seconds
+        return found
 
     def _fingerprints(self, rank: int) -> dict[str, str]:
         position = self.plan.position(rank)

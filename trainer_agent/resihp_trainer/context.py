@@ -17,6 +17,7 @@ from resihp_trainer.corpus import Corpus
 from resihp_trainer.device import Device
 from resihp_trainer.faults import Faults
 from resihp_trainer.interpreter import Waits
+from resihp_trainer.links import LinkSpeeds
 from resihp_trainer.watcher import Watcher
 
 
@@ -41,3 +42,4 @@ class Context:
     waits: Waits
     device: Device
     clock: Callable[[], float] = field(default=time.monotonic)
+    links: LinkSpeeds = field(default_factory=LinkSpeeds)

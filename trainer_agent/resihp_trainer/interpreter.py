@@ -199,6 +199,14 @@ class Interpreter:
         """Gradient sums of the last run; zeros where nothing flowed (a replica without micro-batches)."""
         return {name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for name, leaf in self.leaves.items()}
 
+    def take_links(self) -> dict[str, float]:
+        """Seconds of the last iteration by communication group, of those in which the shortest wait of the members is
+        the transfer time: pipeline edges on the virtual clock, the TP group on the real one."""
+        if self.pipeline.links is not None:
+            return self.pipeline.links.take()
+        group = self.pipeline.tp_group
+        return {group.name: self.waits.tp_s} if group is not None and self.waits.tp_s > 0 else {}
+
     def _execute(self, op: Op, unit: Unit, batch: MicroBatch, under_way: _Open, work: Work) -> None:
         if op.kind.is_compute:
             if self.streams is None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from resihp_plan import ParallelPlan, Place, chunk_tokens, edge_group_name, needs_gather, routes
 from resihp_trainer.comm.port import Group, Pending
+from resihp_trainer.links import VirtualLinks
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Pipeline:
     hidden: int
     dtype: torch.dtype
     accelerator: torch.device | None = None
+    links: VirtualLinks | None = None
     _sent: list[Pending] = field(default_factory=list)
 
     def send(self, x_TD: Tensor, here: Place, there: Place) -> None:
@@ -45,14 +47,18 @@ class Pipeline:
         """Wait for `[num_tokens, D]` from `there`: the same bits on every member of `here`."""
         x_TD = torch.empty(num_tokens, self.hidden, dtype=self.dtype, device=self.accelerator)
         all_routes = routes(self.plan, there, here)
-        waiting: list[Pending] = []
+        forward = there.stage < here.stage
+        waiting: list[tuple[Pending, int, Tensor]] = []
         for route in all_routes:
             start, stop = chunk_tokens(route.chunk, num_tokens)
             if route.destination == self.rank and start < stop:
-                group = self.groups[edge_group_name(route.source, self.rank, forward=there.stage < here.stage)]
-                waiting.append(group.broadcast(x_TD[start:stop], route.source))
-        for pending in waiting:
+                group = self.groups[edge_group_name(route.source, self.rank, forward=forward)]
+                part = x_TD[start:stop]
+                waiting.append((group.broadcast(part, route.source), route.source, part))
+        for pending, source, part in waiting:
             pending.wait()
+            if self.links is not None:
+                self.links.arrived(source, part.nbytes, forward=forward)
         senders, receivers = self._degree(there), self._degree(here)
         if needs_gather(senders, receivers):
             self._gather(x_TD, here, there)

@@ -23,5 +23,6 @@ def telemetry(spec: JobSpec, active: ActiveEpoch, step: Step) -> dict[str, Any]:
         "unit_weight_s": work.by_unit(OpKind.BACKWARD_WEIGHT),
         "fingerprints": active.fingerprints.take() if due else {},
         "virtual_clock": spec.clock.virtual,
+        "link_wait_s": active.interpreter.take_links() if active.interpreter is not None else {},
         "processor_time": spec.backend == "gloo" and not spec.clock.virtual and active.interpreter is not None,
     }

@@ -22,6 +22,7 @@ from resihp_trainer.engine import Engine, TrainingFailed
 from resihp_trainer.faults import Faults
 from resihp_trainer.interpreter import Waits
 from resihp_trainer.link import Link
+from resihp_trainer.links import LinkSpeeds
 from resihp_trainer.model import Pretrained
 from resihp_trainer.reference import corpus_of, dtype_of, held_out_of, model_of
 from resihp_trainer.watcher import Watcher
@@ -65,7 +66,7 @@ def _context(rank: int, configure: Configure, page: ProgressPage, watcher: Watch
     spec = configure.spec
     if spec.model.hf is not None:
         Pretrained(Path(spec.model.hf)).check(model_of(spec))
-    device = Device()
+    device, links = Device(), LinkSpeeds()
     accelerator = accelerator_of(spec, configure.device_index)
     communicator = communicator_of(spec, host=configure.comm_host, page=page, accelerator=accelerator)
     watcher.attach(communicator)
@@ -80,8 +81,9 @@ def _context(rank: int, configure: Configure, page: ProgressPage, watcher: Watch
         page=page,
         communicator=communicator,
         watcher=watcher,
-        faults=Faults(spec.faults, rank, page, device, start=configure.start),
+        faults=Faults(spec.faults, rank, page, device, links, start=configure.start),
         send=channel.send,
         waits=Waits(communicator.take_waits),
         device=device,
+        links=links,
     )

@@ -84,3 +84,16 @@ def test_a_flipped_bit_shows_in_the_fingerprints_of_its_replicas(start_job: Star
     assert found
     assert min(d.iteration for d in found) <= 6
     assert {d.ranks for d in found} == {(2, 6)}  # the same slice of the same stage; two replicas know no majority
+
+
+def test_both_ends_of_a_slow_link_say_how_long_its_transfers_took(start_job: StartJob) -> None:
+    fault = {"kind": "slow_link", "rank": 0, "peer": 2, "factor": 0.1, "iteration": 4}
+    job = start_job(7, clock=VIRTUAL, faults=[fault])
+    job.install(HEALTHY, "initial")
+    job.run()
+    told = {(rank, f.iteration): f.link_wait_s for rank, f in job.all(IterationCommitted)}
+    for end in (0, 2):
+        before, after = (told[end, i]["edge/0>2/f"] for i in (2, 6))
+        assert 5.0 < after / before < 20.0  # micro-batches of other lengths move it, too
+    assert all(told[5, i]["edge/5>7/f"] < 2.0 * told[5, 2]["edge/5>7/f"] for i in range(3, 8))
+    assert_undisturbed(job)

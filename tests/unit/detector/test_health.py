@@ -207,6 +207,21 @@ def test_a_slow_tp_group_is_named_although_its_members_wait_for_each_other() -> 
     assert slow.correlation_id == recovered.correlation_id
 
 
+def test_a_slow_pipeline_edge_is_named_on_the_virtual_clock() -> None:
+    run = Run(PlayedJob(demo_plan()))
+    run.go_on(40)
+    run.job.edges[6] = 2.0  # 4>6 is slow, in a pipeline of TP groups of two
+    run.go_on(8)
+    run.job.edges.clear()
+    run.go_on(8)
+    assert run.events() == [("link_slow", (4, 6)), ("link_recovered", (4, 6))]
+    slow, recovered = run.said
+    assert slow.body.evidence["link"] == "edge/4>6/f"
+    assert slow.body.verdict.p == pytest.approx(0.5, rel=0.05)
+    assert slow.body.evidence["iteration"] <= 46
+    assert slow.correlation_id == recovered.correlation_id
+
+
 def test_corrupted_state_is_reported_once_with_the_pair_or_the_culprit() -> None:
     run = Run(PlayedJob(demo_plan()))
     run.go_on(10)
