@@ -17,7 +17,8 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.report import RESULTS, machine, write
-from resihp_messages import FaultPoint, JobSpec, ScriptedFault
+from resihp_messages import JobSpec, ScriptedFault
+from resihp_messages.job import ITERATION_POINTS
 from resihp_messages.link import IterationCommitted
 from resihp_trainer.reference import model_of, train_reference
 from resihp_trainer.trials.script import Event, Loss, Rejoin, Script
@@ -43,7 +44,7 @@ def script_of(iterations: int, seed: int) -> Script:
     for n in range(FAULTS):
         at, rank = n * gap + gap // 4 + 1, rng.randrange(WORKERS)
         kind = "freeze" if n % 4 == 3 else "kill"
-        point = tuple(FaultPoint)[n % 4]
+        point = ITERATION_POINTS[n % 4]
         fault = ScriptedFault(kind=kind, rank=rank, iteration=at, point=point, start=starts[rank])
         events += [Loss(at, (fault,)), Rejoin(at + gap // 2, (rank,))]
         starts[rank] += 1

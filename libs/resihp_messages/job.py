@@ -151,12 +151,32 @@ class DataConfig(_Strict):
 
 
 class FaultPoint(StrEnum):
-    """Where inside iteration K a scripted fault strikes its victim."""
+    """Where a scripted fault strikes its victim: inside iteration K, or (`of_change`) in the first change of plan that
+    comes there once K iterations are committed."""
 
     COMPUTE = "compute"
     GRADIENT = "gradient"
     VOTE = "vote"
     OPTIMIZER = "optimizer"
+    PREPARE = "prepare"
+    """A planned change: before it says that it holds the plan."""
+    SWITCH = "switch"
+    """A planned change: the vote has chosen the plan, the epoch is not left yet."""
+    MOVE = "move"
+    """Any change: the members have met, no state has moved yet."""
+    READY = "ready"
+    """Any change: it has the new shards and says so; the others may see that or not."""
+    FIRST_VOTE = "first_vote"
+    """Any change: as `vote`, in the first iteration under the new plan."""
+
+    @property
+    def of_change(self) -> bool:
+        """Whether it is reached once per change of plan and not once per iteration."""
+        return self not in ITERATION_POINTS
+
+
+ITERATION_POINTS = (FaultPoint.COMPUTE, FaultPoint.GRADIENT, FaultPoint.VOTE, FaultPoint.OPTIMIZER)
+"""Reached once in every iteration."""
 
 
 class ClockConfig(_Strict):
@@ -235,7 +255,8 @@ class ScriptedFault(_Strict):
     peer: RankField | None = None
     """Only `slow_link`: the other end of the pipeline edge that transfers more slowly, in both directions."""
     iteration: Annotated[int, Field(ge=1)]
-    """Counted from 1: `kill 3@15` strikes while the 15th optimizer step is being made."""
+    """Counted from 1: `kill 3@15` strikes while the 15th optimizer step is being made, `kill 3@15:switch` at the first
+    planned change after it."""
     point: FaultPoint = FaultPoint.COMPUTE
     start: Annotated[int, Field(ge=0)] = 0
     """Which start of the rank strikes: 0 is the worker that came with the job, 1 its first replacement."""

@@ -10,7 +10,7 @@ from typing import Literal
 from resihp_cli.errors import CliError
 from resihp_messages import FaultPoint, ScriptedFault
 
-_FAULT = re.compile(r"(?P<rank>\d+)@(?P<iteration>\d+)(?::(?P<point>[a-z]+))?")
+_FAULT = re.compile(r"(?P<rank>\d+)@(?P<iteration>\d+)(?::(?P<point>[a-z_]+))?")
 
 _SLOW = re.compile(r"(?P<rank>\d+)@(?P<iteration>\d+)x(?P<factor>\d+(?:\.\d+)?|\.\d+)")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from resihp_messages import link
+from resihp_messages import FaultPoint, link
 from resihp_messages.link import CorruptState, FinishNow, InstallPlan, SetSpeed, StopNow, Validate
 from resihp_messages.placement import starts_of
 from resihp_plan import ParallelPlan
@@ -137,8 +137,11 @@ class Desk:
         except PlanUnusable as error:
             self._context.send(link.PlanRefused(**answer, reason=str(error)))
             return None
+        is_planned = command.mode == "planned" and self._is_in_epoch
+        if is_planned:
+            self._context.faults.strike(FaultPoint.PREPARE, self._state.committed)
         self._context.send(link.PlanHeld(**answer, digest=command.digest))
-        if command.mode == "planned" and self._is_in_epoch:
+        if is_planned:
             self._planned = held
             return None
         return held

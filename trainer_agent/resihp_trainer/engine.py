@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from resihp_messages import link
+from resihp_messages import FaultPoint, link
 from resihp_messages.link import InstallPlan
 from resihp_messages.page import PageState
 from resihp_plan import ParallelPlan
@@ -103,6 +103,7 @@ class Engine:
         while self._state.committed < last:
             next_epoch = self._iterate(active)
             if next_epoch and self._state.committed < last:
+                self._context.faults.strike(FaultPoint.SWITCH, self._state.committed)
                 active = self._install(*self._desk.take_planned(next_epoch))
         self._finish(active)
 

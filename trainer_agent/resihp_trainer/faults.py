@@ -28,8 +28,9 @@ class Slowable(Protocol):
 class Faults:
     """The faults that a job file scripts for one rank. Each strikes once, also if its iteration is redone.
 
-    At `gradient` and `vote` the engine calls `strike` after it launched the collective and before it waits: then the
-    victim's part may or may not have left, as in a real death.
+    `iteration` of a strike is the one that is being made, or at the points of a change the newest committed one. At
+    `gradient`, `ready` and the votes the engine calls `strike` after it launched the collective and before it waits:
+    then the victim's part may or may not have left, as in a real death.
     """
 
     def __init__(
@@ -51,7 +52,8 @@ class Faults:
     def due(self, point: FaultPoint, iteration: int) -> ScriptedFault | None:
         """The fault that `strike` would execute now."""
         for fault in self._waiting:
-            if fault.point is point and fault.iteration == iteration:
+            reached = fault.iteration <= iteration if point.of_change else fault.iteration == iteration
+            if fault.point is point and reached:
                 return fault
         return None
 

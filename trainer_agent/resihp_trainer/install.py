@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from resihp_messages import FaultPoint
 from resihp_messages.link import InstallPlan
 from resihp_messages.page import PageState
 from resihp_messages.placement import node_of
@@ -30,6 +31,7 @@ from resihp_trainer.comm.port import EpochGroups, Group
 from resihp_trainer.context import Context
 from resihp_trainer.device import VirtualClock
 from resihp_trainer.digests import Fingerprints
+from resihp_trainer.faults import Faults
 from resihp_trainer.interpreter import Interpreter
 from resihp_trainer.join import Header, JoinRefused, StateLost, conclude
 from resihp_trainer.links import VirtualLinks
@@ -97,9 +99,10 @@ def install(
     on_joined()
     rebuilt = clock()
     page.place(epoch=plan.epoch, iteration=state.committed, state=PageState.MOVING)
+    context.faults.strike(FaultPoint.MOVE, state.committed)
     moved = _bring_state(context, state, saver, world, headers, target, nodes)
     built = context.communicator.complete(begun)  # the other groups were built while the state moved
-    _ready(world, state, moved, plan.epoch)
+    _ready(context.faults, world, state, moved, plan.epoch)
     saver.enter(target, guards, built)
     done = clock()
     interpreter = _interpreter(context, saver, plan, target, built, moved.held)
@@ -157,7 +160,7 @@ def _exchange(world: Group, header: Header) -> dict[int, Header]:
     return {rank: Header.unpack(part.numpy().tobytes()) for rank, part in zip(world.ranks, parts, strict=True)}
 
 
-def _ready(world: Group, state: TrainingState, moved: Moved, epoch: int) -> None:
+def _ready(faults: Faults, world: Group, state: TrainingState, moved: Moved, epoch: int) -> None:
     """The barrier behind which everybody holds the new layout.
 
     This rank holds it from now on, whether it sees the end of the barrier or not: others may have seen it.
@@ -165,7 +168,9 @@ def _ready(world: Group, state: TrainingState, moved: Moved, epoch: int) -> None
     if moved.is_verified:
         state.holdings[epoch] = moved.held
     verified = torch.tensor([1.0 if moved.is_verified else 0.0], dtype=torch.float64)
-    world.all_reduce(verified, "min").wait()
+    pending = world.all_reduce(verified, "min")
+    faults.strike(FaultPoint.READY, state.committed)
+    pending.wait()
     if not verified.item():
         state.holdings.pop(epoch, None)
         raise JoinRefused("a state packet does not have the digest that its sender computed")

@@ -56,6 +56,8 @@ def run_iteration(
     total = replace(ballot, copies=copies, files=files, order=order).vector(len(batch.documents))
     pending = active.world.all_reduce(total)
     context.faults.strike(FaultPoint.VOTE, iteration)
+    if state.voted_epoch != active.plan.epoch:
+        context.faults.strike(FaultPoint.FIRST_VOTE, iteration - 1)
     pending.wait()
     work.resolve()  # the device is behind the vote
     outcome = count(

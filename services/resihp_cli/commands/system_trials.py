@@ -14,7 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from resihp_messages import FaultPoint, JobSpec
+from resihp_messages import JobSpec
+from resihp_messages.job import ITERATION_POINTS
 from resihp_plan import ModelSpec, layout, transfers
 from resihp_plan.random_plan import random_plan
 
@@ -53,7 +54,7 @@ def random_trial(seed: int, index: int) -> SystemTrial:
         accept=lambda p: not transfers(layout(p, model), layout(p, model), alive=set(p.active) - {lost}).missing,
     )
     how = "--freeze" if rng.random() < 0.3 else "--kill"
-    points = [rng.choice(tuple(FaultPoint)) for _ in range(2)]
+    points = [rng.choice(ITERATION_POINTS) for _ in range(2)]
     options = [how, f"{lost}@{LOSS_AT}:{points[0]}"]
     if rng.random() < 0.7:
         options += ["--rejoin", f"{lost}@{RETURN_AT}"]

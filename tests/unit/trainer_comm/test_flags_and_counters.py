@@ -153,3 +153,12 @@ def test_a_fault_is_due_at_its_point_and_iteration_of_its_rank_only() -> None:
         faults.strike(point, iteration)  # this process lives on
         assert faults.due(point, iteration) is None
     assert marks.count == 0
+
+
+def test_a_fault_in_a_change_is_due_in_the_first_one_after_its_iteration() -> None:
+    script = (ScriptedFault(kind="kill", rank=3, iteration=5, point=FaultPoint.SWITCH),)
+    faults = Faults(script, 3, Marks())
+    assert faults.due(FaultPoint.SWITCH, 4) is None
+    assert faults.due(FaultPoint.SWITCH, 5) is faults.due(FaultPoint.SWITCH, 9) is script[0]
+    assert faults.due(FaultPoint.MOVE, 9) is None
+    assert {point for point in FaultPoint if not point.of_change} == {"compute", "gradient", "vote", "optimizer"}

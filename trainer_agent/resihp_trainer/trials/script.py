@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
 
-from resihp_messages import FaultPoint, ScriptedFault
+from resihp_messages import ScriptedFault
+from resihp_messages.job import ITERATION_POINTS
 from resihp_plan.random_plan import Variation
 
 MIN_RANKS, MAX_RANKS = 4, 9
@@ -175,7 +176,7 @@ class _World:
                 kind="freeze" if self.rng.random() < 0.25 else "kill",
                 rank=rank,
                 iteration=iteration,
-                point=self.rng.choice(tuple(FaultPoint)),
+                point=self.rng.choice(ITERATION_POINTS),
                 start=self.starts.get(rank, 0),
             )
             for rank in victims
