@@ -67,6 +67,8 @@ class Recorder:
         self.protected_until_s = 0.0
         self.rss_bytes = 0
         self.loss: float | None = None
+        self.compute_s = 0.0
+        """Of the newest iteration that is done, without waits."""
         self.declared: Work | None = None
         """What the next micro-batch holds, if somebody has said so."""
         self._now = _Iteration(clock())
@@ -142,6 +144,7 @@ class Recorder:
             return
         self._tick()
         self.iteration += 1
+        self.compute_s = sum(done.forward_s) + sum(done.backward_s)
         self._now = _Iteration(now_s)
         self._depth, self._forward, self._backward = [0, 0], None, None  # a pass that was left by an exception
         self._emit(self._frame(done, now_s))

@@ -63,6 +63,8 @@ class BalancedBatchSampler:
         self._num_samples, self._rows, self._rank, self._speeds = num_samples, rows, rank, speeds
         self._seed, self._shuffle = seed, shuffle
         self.epoch = 0
+        self.drawn = 0
+        """Rows of this rank's newest micro-batch."""
 
     def set_epoch(self, epoch: int) -> None:
         """As of PyTorch's `DistributedSampler`."""
@@ -78,4 +80,5 @@ class BalancedBatchSampler:
         for micro_batch in range(len(self)):
             shares = share_rows(self._rows, self._speeds.relative)
             first = micro_batch * self._rows + sum(shares[: self._rank])
-            yield order[first : first + shares[self._rank]]
+            self.drawn = shares[self._rank]
+            yield order[first : first + self.drawn]
