@@ -9,7 +9,7 @@ from pydantic import Field
 from resihp_messages.envelope import Body, Kind
 from resihp_messages.ids import Count, Digest, JsonObject, RankField, Seconds, Text, Token
 from resihp_messages.job import JobSpec
-from resihp_messages.placement import NodeRanks
+from resihp_messages.placement import Placement
 
 
 class _Command(Body):
@@ -57,14 +57,14 @@ class ApplyPlan(_Command):
     mode: Literal["initial", "recovery", "planned"]
     reconfiguration_id: Token
     plan: JsonObject
-    """`resihp_plan.ParallelPlan.to_dict()`."""
+    """What `resihp_plan.ParallelPlan.from_dict` reads: `to_dict()`, compact for many devices."""
     digest: Digest
     base_plans: tuple[JsonObject, ...] = ()
     """Every plan in whose layout a rank may still hold state, oldest first."""
     store_address: Text
     """Rendezvous store of this epoch."""
     dead_ranks: tuple[RankField, ...] = ()
-    placement: tuple[NodeRanks, ...] = ()
+    placement: Placement = ()
     """Node and start of every rank of the plan's world and of every dead rank."""
 
 

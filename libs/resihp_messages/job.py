@@ -354,7 +354,10 @@ class JobSpec(_Strict):
         if p.pp > m.num_layers:
             raise ValueError(f"parallel.pp ({p.pp}) exceeds model.num_layers ({m.num_layers})")
         if p.tp > m.num_kv_heads:
-            raise ValueError(f"parallel.tp ({p.tp}) exceeds model.num_kv_heads ({m.num_kv_heads})")
+            raise ValueError(
+                f"parallel.tp ({p.tp}) exceeds model.num_kv_heads ({m.num_kv_heads}): a key/value head and its query "
+                "heads lie on one device (copies of them are not implemented); use more stages or replicas"
+            )
         if p.dp > b.micro_batches:
             raise ValueError(f"parallel.dp ({p.dp}) exceeds batch.micro_batches ({b.micro_batches})")
         for f in self.faults:

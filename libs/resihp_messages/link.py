@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from resihp_messages.codec import MAX_MESSAGE_BYTES, MalformedMessage, pack, unpack
 from resihp_messages.ids import Count, Digest, Finite, JsonObject, RankField, Seconds, StateSource, Text, Token, Wire
 from resihp_messages.job import JobSpec
-from resihp_messages.placement import NodeRanks
+from resihp_messages.placement import Placement
 
 # --- down: agent -> worker ----------------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ class InstallPlan(Wire):
     base_plans: tuple[JsonObject, ...] = ()
     store_address: Text
     dead_ranks: tuple[RankField, ...] = ()
-    placement: tuple[NodeRanks, ...] = ()
+    placement: Placement = ()
     """Node and start of every rank of the plan's world and of every dead rank; the same for all of them."""
 
 

@@ -14,6 +14,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from resihp_plan.compact import expanded
+
 
 class InvalidPlan(ValueError):
     """A plan breaks a rule; the text names the rule and the values."""
@@ -191,8 +193,10 @@ class ParallelPlan:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ParallelPlan:
-        """Raises `InvalidPlan` if a field is missing or of the wrong type."""
+        """Reads the compact form (`compact.compact`), too. Raises `InvalidPlan` if a field is missing or of the wrong
+        type."""
         try:
+            data = expanded(data)
             return cls(
                 epoch=_int(data["epoch"]),
                 schedule=Schedule(data.get("schedule", Schedule.ONE_F_ONE_B)),

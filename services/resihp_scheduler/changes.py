@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from resihp_messages import command, event, new_id
-from resihp_messages.placement import NodeRanks
+from resihp_messages.placement import NodeRanks, PackedPlacement
 from resihp_plan import ParallelPlan
+from resihp_plan.compact import compact
 from resihp_scheduler.phases import Outcome
 from resihp_scheduler.planning import Choice
 from resihp_scheduler.situation import Situation
@@ -16,6 +17,8 @@ from resihp_scheduler.term import Term
 from resihp_store import PlanRecord, ReconfigurationRecord, ReconfigurationStatus, UnitOfWork, decisions
 
 Mode = Literal["initial", "recovery", "planned"]
+MANY_RANKS = 128
+"""From here on plans and placements travel in their compact forms; below, anybody can read the messages."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,12 @@ async def _send_plan(
     nodes = situation.nodes_of(plan.world)
     # The store may live on any node that takes part; the first rank's is as good as any, and the same for all.
     store_address = situation.nodes[situation.of_rank[plan.world[0]].node].store_address
-    document: dict[str, Any] = plan.to_dict()
-    bases = tuple(dict(base.plan) for base in situation.bases)
-    placement = _placement(situation, {*plan.world, *situation.lost})
+    many = len(plan.world) > MANY_RANKS
+    document, *bases = (
+        compact(known) if many else dict(known) for known in (plan.to_dict(), *(base.plan for base in situation.bases))
+    )
+    parts = _placement(situation, {*plan.world, *situation.lost})
+    placement = PackedPlacement.of(parts) if many else parts
     for node, devices in nodes.items():
         body = command.ApplyPlan(
             node=node,
@@ -111,7 +117,7 @@ async def _send_plan(
             reconfiguration_id=identifier,
             plan=document,
             digest=plan.digest,
-            base_plans=bases,
+            base_plans=tuple(bases),
             store_address=store_address,
             dead_ranks=tuple(sorted(situation.lost)),
             placement=placement,

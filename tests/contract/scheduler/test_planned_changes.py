@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from resihp_messages import command, event
+from resihp_messages.placement import PackedPlacement, node_of
 from resihp_messages.request import RequestPlan
 from resihp_plan import ParallelPlan
+from resihp_scheduler import changes
 from resihp_store import DeviceState, JobState
 from support.scheduler_rig import Rig
 from support.scripted_agent import ask, declare
@@ -37,6 +39,23 @@ async def test_planned_change(rig: Rig) -> None:
         assert change.phases_s["detect"] == 0.0
         assert a.plans[1].mode == "planned"
         assert await rig.incidents() == ()
+
+
+async def test_many_ranks_get_their_plans_in_few_bytes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each node gets the whole plan, those in whose layouts state may be, and where everybody is."""
+    monkeypatch.setattr(changes, "MANY_RANKS", 0)
+    async with rig.scheduler():
+        a, b = await rig.add_agents("a", "b")
+        await rig.running()
+        await declare(rig.bus, [3], node="a")
+        await rig.applied(2)
+        sent = b.plans[-1]
+        assert set(sent.plan) == {"compact"}
+        assert isinstance(sent.placement, PackedPlacement)
+        plan = ParallelPlan.from_dict(sent.plan)
+        assert (plan.digest, 3 in plan.world) == (sent.digest, False)
+        assert ParallelPlan.from_dict(sent.base_plans[-1]).world == tuple(range(8))
+        assert set(node_of(sent.placement)) == set(range(8))
 
 
 async def test_death_while_a_planned_change_is_pending(rig: Rig) -> None:

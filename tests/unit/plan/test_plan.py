@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
+import zlib
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from resihp_plan import (
     validate,
 )
 from resihp_plan.cluster import Cluster
+from resihp_plan.compact import compact, expanded
 from resihp_plan.plan import known_speeds
 from support.plans import DEMO_MODEL, demo_plan, models, plans, stage
 
@@ -46,6 +49,9 @@ def test_dictionary_form_is_an_inverse_and_the_digest_survives_it(data: st.DataO
     assert copy == plan
     assert copy.digest == plan.digest
     assert len(plan.digest) == 64
+    small = json.loads(json.dumps(compact(plan.to_dict())))
+    assert expanded(small) == json.loads(json.dumps(plan.to_dict()))
+    assert ParallelPlan.from_dict(small) == plan
 
 
 def test_digest_is_stable_across_versions() -> None:
@@ -93,6 +99,11 @@ def test_digest_is_sensitive_to_every_field() -> None:
         {"epoch": 1, "replicas": 3},
         {"epoch": 1, "replicas": [], "schedule": "gpipe"},
         {"epoch": 1, "replicas": [], "migrations": [[1, 2]]},
+        {"compact": 3},
+        {"compact": "no base64"},
+        {"compact": "aGVsbG8="},
+        {"compact": compact(demo_plan().to_dict())["compact"][:-8]},
+        {"compact": base64.b64encode(zlib.compress(b"{}")).decode()},
         [1],
         None,
     ],
