@@ -45,7 +45,7 @@ async def test_many_ranks_get_their_plans_in_few_bytes(rig: Rig, monkeypatch: py
     """Each node gets the whole plan, those in whose layouts state may be, and where everybody is."""
     monkeypatch.setattr(changes, "MANY_RANKS", 0)
     async with rig.scheduler():
-        a, b = await rig.add_agents("a", "b")
+        _, b = await rig.add_agents("a", "b")
         await rig.running()
         await declare(rig.bus, [3], node="a")
         await rig.applied(2)
