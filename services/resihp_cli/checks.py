@@ -43,11 +43,12 @@ async def run_checks(
     checks = [_python(), _torch(), _nats_server(), _workdir(), _memory(job_file), _port(port)]
     checks += _job(job_file)
     database = database or (info.database_url if info else None)
+    own = folder.keys if folder is not None and bus is None else None
     bus, url = bus or (info.bus_url if info else None), url or (info.gateway_url if info else None)
     if database is not None:
         checks.append(await _database(database))
     if bus is not None:
-        checks.append(await _bus(bus))
+        checks.append(await _bus(bus, own))
     if url is not None:
         checks.append(await _gateway(url))
     return checks
@@ -177,16 +178,17 @@ async def _database(url: str) -> Check:
     return Check("database", True, f"reachable, schema revision {head_revision()}")
 
 
-async def _bus(url: str) -> Check:
+async def _bus(url: str, keys: Path | None = None) -> Check:
     from pydantic import ValidationError
 
     from resihp_bus import BusError, JetStreamBus, JetStreamSettings
 
     mend = "start nats-server with JetStream (-js), or correct the URL"
     try:
-        bus = JetStreamBus(JetStreamSettings(url=url, connect_timeout_s=3.0, provision=False), "operator")
+        settings = JetStreamSettings(url=url, connect_timeout_s=3.0, provision=False)
     except ValidationError as error:
         return Check("bus", False, error.errors(include_url=False)[0]["msg"], mend)
+    bus = JetStreamBus(settings.model_copy(update={"keys": keys or settings.keys}), "operator")
     try:
         await bus.connect()
     except BusError as error:

@@ -57,6 +57,12 @@ class RunFolder:
     def database_url(self) -> str:
         return f"sqlite+aiosqlite:///{self.path / 'resihp.db'}"
 
+    @property
+    def keys(self) -> Path | None:
+        """Keys of the run's own bus, if it was started with any."""
+        folder = self.path / "keys"
+        return folder if folder.is_dir() else None
+
     def write(self, info: RunInfo) -> None:
         write_json(self.path / "run.json", asdict(info))
 

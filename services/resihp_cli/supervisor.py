@@ -124,8 +124,7 @@ class Supervisor:
         """Of a bus that runs: an own one, unless the options name another."""
         options, database = self.options, self.options.database_url or self.folder.database_url
         if options.bus_url is not None:
-            await check_bus(options.bus_url)
-            return Addresses(options.bus_url, database)
+            return Addresses(options.bus_url, database, await check_bus(options.bus_url))
         keys = make_keys(self.folder, options.num_agents) if options.keys else None
         server, spec = nats(self.folder, keys)
         await self._launch(spec)

@@ -92,15 +92,19 @@ async def make_streams(addresses: Addresses) -> None:
     await _try_bus(JetStreamSettings(url=addresses.bus_url, keys=addresses.keys, provision=True), "scheduler")
 
 
-async def check_bus(url: str) -> None:
-    """Raises `CliError` if an external bus cannot be used."""
+async def check_bus(url: str) -> Path | None:
+    """Returns the folder of keys that the environment names for it, if any. Raises `CliError` if it cannot be used."""
     from pydantic import ValidationError
 
     try:
         settings = JetStreamSettings(url=url, connect_timeout_s=5.0)
     except ValidationError as error:
         raise CliError(f"--bus: {error.errors(include_url=False)[0]['msg'].removeprefix('Value error, ')}") from error
-    await _try_bus(settings, "operator")
+    if settings.keys is None:
+        await _try_bus(settings, "resihp-cli")
+    else:
+        await _try_bus(settings.model_copy(update={"provision": True}), "scheduler")
+    return settings.keys
 
 
 async def _try_bus(settings: JetStreamSettings, name: str) -> None:
