@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.detection import cost, iterations, links, live, real, stream_cost
+from benchmarks.detection import cost, iterations, links, live, prediction, real, stream_cost
 from benchmarks.detection.devices import Cell, run_cell
 from benchmarks.detection.lengths import document_lengths, micro_batches
 from benchmarks.detection.score import rate, share
@@ -56,6 +56,7 @@ class Parts:
             "introduction": self._introduction,
             **{f"devices {name}": partial(self._cell, name) for name in CONTEXTS},
             "rules": self._rules,
+            "prediction": self._prediction,
             "iterations": self._iterations,
             "links": self._links,
             **({"traces": self._traces} if data is not None else {}),
@@ -108,6 +109,9 @@ class Parts:
     def _rules(self, _: np.random.Generator) -> str:
         rows = [row for name in CONTEXTS for row in json.loads(self._file(f"rules {name}").read_text())]
         return "## Devices: the same streams, other rules\n\n" + table(_RULES, rows)
+
+    def _prediction(self, rng: np.random.Generator) -> str:
+        return prediction.text({name: self._pool(name)[0] for name in CONTEXTS}, rng)
 
     def _iterations(self, rng: np.random.Generator) -> str:
         return _iterations(*iterations.run(self._pool("packed 32K")[0], (1.25, 1.5, 2.0), self._given.runs, rng))

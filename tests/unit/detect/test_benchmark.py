@@ -9,6 +9,7 @@ from benchmarks.detection.baselines import ChangePoint
 from benchmarks.detection.devices import run_cell
 from benchmarks.detection.fleet import Fault
 from benchmarks.detection.lengths import document_lengths, micro_batches
+from benchmarks.detection.prediction import recorded
 from benchmarks.detection.score import Score, poisson, wilson
 
 
@@ -66,3 +67,10 @@ def test_a_small_stream() -> None:
         assert score.false_alarms == 0
         assert score.recovered == 4
     assert cell.other == 0
+
+
+def test_the_trainer_s_virtual_seconds_are_predicted() -> None:
+    """A recorded healthy job of strongly varying lengths: 60 iterations after those that were learned from."""
+    error, count = recorded()
+    assert count == 8 * 58
+    assert error < 0.002
