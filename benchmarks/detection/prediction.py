@@ -71,6 +71,6 @@ def text(pools: dict[str, Floats], rng: np.random.Generator) -> str:
     return (
         "## Prediction of healthy compute time\n\nMean absolute error per device and iteration, learned from "
         f"{LEARNED} iterations. Generated fleets: {by_work}. The trainer on the virtual clock, a recorded healthy job "
-        f"of documents of 1 to 512 tokens: {100 * error:.2f} % over {count:,} device-iterations (virtual seconds follow "
-        "the operation count as long as the host keeps up)."
+        f"of documents of 1 to 512 tokens: {100 * error:.2f} % over {count:,} device-iterations (virtual seconds follow"
+        " the operation count as long as the host keeps up)."
     )
