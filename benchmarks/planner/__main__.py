@@ -94,27 +94,29 @@ def main() -> int:
     faults = None if given.faults is None else tuple(given.faults.split(","))
     options = Options(given.seeds, given.large_seeds, models, faults, sizes)
     cells = Cells(STORE / "cells.jsonl", given.budget_s)
-    commit = cells.get("commit", lambda: os.environ.get("RESIHP_COMMIT") or report.commit())
+    commit = os.environ.get("RESIHP_COMMIT") or report.commit()
     for name in given.parts.split(","):
         try:
             text = PARTS[name][1](cells, options)
         except OutOfTime as stopped:
             print(f"{name}: stopped before {stopped}; {len(cells.known)} cases known; run again", flush=True)
             return 3
-        (STORE / f"{name}.json").write_text(json.dumps({"text": text, "load": report.machine()["load before the run"]}))
+        known = {"text": text, "load": report.machine()["load before the run"], "commit": commit}
+        (STORE / f"{name}.json").write_text(json.dumps(known))
         print(f"{name}: complete", flush=True)
-    print(_write(f"python -m benchmarks.planner --seeds {given.seeds} --models {given.models}", commit))
+    print(_write("python -m benchmarks.planner"))
     return 0
 
 
-def _write(command: str, commit: str) -> Path:
-    """The report of all parts that are complete."""
-    body = [f"Simulation only; nothing here ran on GPUs. The planner is that of commit {commit}.", ""]
+def _write(command: str) -> Path:
+    """The report of all parts that are complete, each with the planner of its own commit."""
+    body = ["Simulation only; nothing here ran on GPUs. Worked out in pieces, at low priority beside other work.", ""]
     for name, (title, _) in PARTS.items():
         path = STORE / f"{name}.json"
         if path.exists():
             known = json.loads(path.read_text())
-            body += [f"## {title}", "", known["text"], "", f"(Load of the machine: {known['load']}.)", ""]
+            about = f"(Load of the machine: {known['load']}. Planner of commit {known['commit']}.)"
+            body += [f"## {title}", "", known["text"], "", about, ""]
     facts = {k: v for k, v in report.machine().items() if k != "load before the run"}
     return report.write("planner", "The planner", command, facts, "\n".join(body))
 

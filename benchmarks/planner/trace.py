@@ -79,6 +79,18 @@ def lives(known: Mapping[str, Any], servers: int) -> Mapping[Policy, Mapping[str
     }
 
 
+def _up(setting: Setting, faults: tuple[Fault, ...]) -> float:
+    """Mean part of the devices that are not lost."""
+    end = DAYS * 24 * HOUR
+    lost: dict[int, list[tuple[float, float]]] = {}
+    for f in sorted(faults):
+        spans = lost.setdefault(f.rank, [])
+        start, stop = max(f.start_s, spans[-1][1] if spans else 0.0), min(f.stop_s, end)
+        if stop > start:
+            spans.append((start, stop))
+    return 1 - sum(b - a for spans in lost.values() for a, b in spans) / end / len(setting.cluster.ranks)
+
+
 def trace(cells: Cells) -> str:
     """A table; an explanation if there is no trace."""
     rows = []
@@ -90,6 +102,7 @@ def trace(cells: Cells) -> str:
         lost = {(f.start_s, setting.cluster.node_of[f.rank]) for f in faults}
         for policy in policies:
             cells.get(_key(servers, policy), partial(_run, cells, setting, servers, policy, faults))
+        rows.append([servers, len(lost), "bound: devices that are up", f"{_up(setting, faults):.3f}", "", "", ""])
         for policy, found in lives(cells.known, servers).items():
             hours = (f"{found['paused_s'] / HOUR:.1f}", f"{found['stopped_s'] / HOUR:.1f}")
             rows.append([servers, len(lost), policy, f"{found['goodput']:.3f}", found["changes"], *hours])
