@@ -47,10 +47,15 @@ def dense(model: ModelSpec = SPEC, dtype: torch.dtype = torch.float64) -> Mappin
     return {name: p.grad for name, p in leaves.items() if p.grad is not None}
 
 
-def dense_loss(model: ModelSpec = SPEC, dtype: torch.dtype = torch.float64) -> float:
+def dense_loss(model: ModelSpec = SPEC) -> float:
     """Of the whole batch on one device, summed."""
-    whole, _ = _dense_stage(model, dtype)
-    return float(whole.forward(batch().micro_batch(range(len(batch().texts))), None).detach())
+    return dense_loss_of(batch(), model)
+
+
+def dense_loss_of(whole: Batch, model: ModelSpec = SPEC) -> float:
+    """Of any batch on one device in float64, summed."""
+    stage, _ = _dense_stage(model, torch.float64)
+    return float(stage.forward(whole.micro_batch(range(len(whole.texts))), None).detach())
 
 
 def _dense_stage(model: ModelSpec, dtype: torch.dtype) -> tuple[Stage, Mapping[str, Tensor]]:
