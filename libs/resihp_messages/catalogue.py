@@ -106,7 +106,7 @@ Subjects are `{PREFIX}.<job>.<kind>.<detail>`. A message is a MessagePack map: t
 `job`, `epoch`, `source`, `incarnation`, `correlation_id`, `occurred_at`) with its `body`. Unknown fields are to be
 ignored: adding an optional one keeps the version. The same for machines: `GET /asyncapi.json` of the gateway.
 
-A subscriber of ten lines: [examples/subscribe.py](../examples/subscribe.py). Over HTTP: `GET /events` of the gateway,
+A small subscriber: [examples/subscribe.py](../examples/subscribe.py). Over HTTP: `GET /events` of the gateway,
 server-sent events with `Last-Event-ID`.
 """
 
