@@ -150,6 +150,7 @@ _LIVE: dict[str, Callable[[np.random.Generator], str]] = {
     "live half": lambda _: "## Whole demos on the virtual clock\n\n" + live.slow(0.5, 120),
     "live small": lambda _: live.slow(0.83, 120),
     "live killed": lambda _: live.killed(0.83, 70),
+    "live link": lambda _: live.link(60),
     "live quiet": lambda _: live.quiet(1000),
 }
 

@@ -6,14 +6,15 @@ Each of them is one part of `python -m benchmarks.detection --live`, kept like t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.demo import RunningDemo, demo, run_demo
+from benchmarks.demo import JOB, DemoFailed, RunningDemo, demo, run_demo
 from resihp_cli.client import GatewayClient
 
 RANK, AT = 5, 30
@@ -30,8 +31,8 @@ num_kv_heads = 2
 ffn_hidden = 96
 [parallel]
 tp = 1
-pp = 1
-dp = 4
+pp = {pp}
+dp = {dp}
 [batch]
 micro_batches = 8
 tokens_per_micro_batch = 512
@@ -42,26 +43,35 @@ flops_per_s = 2e9
 """Small enough for a thousand iterations; documents of 1 to 512 tokens, so attention varies many times over."""
 
 
+SLOW_LINK = """
+[[faults]]
+kind = "slow_link"
+rank = 0
+peer = 1
+factor = 0.25
+iteration = 30
+"""
+
+
 def slow(p: float, iterations: int) -> str:
     """`resihp demo --slow 5@30xP`: what its document says."""
-    arguments = ("--slow", f"{RANK}@{AT}x{p:g}", "--iterations", str(iterations))
+    arguments = _arguments(p, iterations)
     found = asyncio.run(run_demo(*arguments))
     return f"`resihp demo --headless {' '.join(arguments)}`: {_incidents(found)}."
 
 
 def killed(p: float, iterations: int) -> str:
     """The same while the detector is killed again and again."""
-    arguments = ("--slow", f"{RANK}@{AT}x{p:g}", "--iterations", str(iterations))
-    found, kills = asyncio.run(_killed(arguments))
+    found, kills = asyncio.run(with_kills(p, iterations))
     return (
-        f"`resihp demo --headless {' '.join(arguments)}` with {kills} SIGKILLs of the detector (after iterations "
-        f"{', '.join(map(str, KILLED_AT))}): {_incidents(found)}."
+        f"`resihp demo --headless {' '.join(_arguments(p, iterations))}` with {kills} SIGKILLs of the detector (after "
+        f"iterations {', '.join(map(str, KILLED_AT))}): {_incidents(found)}."
     )
 
 
 def quiet(iterations: int) -> str:
     """Many healthy iterations of strongly varying lengths: what is said."""
-    found = asyncio.run(_quiet(iterations))
+    found = asyncio.run(_train(QUIET.format(iterations=iterations, pp=1, dp=4)))
     step_s = found["median_iteration_s"]
     took = f", {1000 * step_s:.0f} ms each (median)" if step_s else ""
     return (
@@ -70,9 +80,24 @@ def quiet(iterations: int) -> str:
     )
 
 
-async def _killed(arguments: Sequence[str]) -> tuple[dict[str, Any], int]:
+def link(iterations: int) -> str:
+    """A pipeline edge at a quarter of its speed: what is said."""
+    told = asyncio.run(slow_link(iterations))
+    found, evidence = told["verdict"], told["evidence"]
+    return (
+        f"A pipeline edge between ranks 0 and 1 at 0.25 of its speed from iteration 30 (fault script, DP 2 x PP 2): LinkSlow "
+        f"{evidence['link']} of ranks {found['ranks']} at iteration {evidence['iteration']} (p {found['p']:.3f})."
+    )
+
+
+def _arguments(p: float, iterations: int) -> tuple[str, ...]:
+    return ("--slow", f"{RANK}@{AT}x{p:g}", "--iterations", str(iterations))
+
+
+async def with_kills(p: float, iterations: int) -> tuple[dict[str, Any], int]:
+    """The document of a demo with a slow device, and how often the detector was killed in it."""
     kills = 0
-    async with demo(arguments) as running:
+    async with demo(_arguments(p, iterations)) as running:
         async with GatewayClient((await running.info()).gateway_url) as client:
             for iteration in KILLED_AT:
                 await running.reach(client, iteration)
@@ -98,12 +123,32 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-async def _quiet(iterations: int) -> dict[str, Any]:
-    with tempfile.NamedTemporaryFile("w", suffix=".toml") as job:
-        job.write(QUIET.format(iterations=iterations))
-        job.flush()
-        async with demo([job.name], command_name="train") as running:
+async def _train(text: str) -> dict[str, Any]:
+    with _job_file(text) as path:
+        async with demo([path], command_name="train") as running:
             return await running.result()
+
+
+async def slow_link(iterations: int) -> dict[str, Any]:
+    """A job with a slow pipeline edge; the body of the first event about it. Raises `DemoFailed` if there is none."""
+    text = QUIET.format(iterations=iterations, pp=2, dp=2) + SLOW_LINK
+    with _job_file(text) as path:
+        async with demo([path], command_name="train") as running, GatewayClient(await _url(running)) as client:
+            async for told in client.events(job=JOB, name="LinkSlow", after=0, reconnect=False):
+                return dict(told.body)
+    raise DemoFailed("no slow link was said")
+
+
+async def _url(running: RunningDemo) -> str:
+    return (await running.info()).gateway_url
+
+
+@contextlib.contextmanager
+def _job_file(text: str) -> Iterator[str]:
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as job:
+        job.write(text)
+        job.flush()
+        yield job.name
 
 
 def _incidents(found: dict[str, Any]) -> str:
