@@ -27,7 +27,7 @@ RARE = "StateDiverged"
 async def fill(url: str, changes: int, events: int) -> None:
     """Creates the schema and writes the rows, unless that was done before. Raises ValueError for a half-filled one."""
     await upgrade(url)
-    store = Store(url)
+    store = Store(url, idle_in_transaction_s=0.0)  # a busy machine may take long between two statements
     try:
         async with store.read() as connection:
             known = await queries.job(connection, JOB)
@@ -52,7 +52,6 @@ async def _fill(store: Store, changes: int, events: int) -> None:
         (t.events, _event, events),
     ):
         for first in range(0, count, CHUNK):
-            # Made before the transaction begins: the server ends sessions that idle in one.
             rows = [row(k) for k in range(first, min(first + CHUNK, count))]
             async with store.transaction(token) as work:
                 await work.connection.execute(insert(table), rows)

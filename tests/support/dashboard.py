@@ -11,16 +11,18 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
-from resihp_messages import Envelope
+from resihp_messages import Envelope, JobSpec
 from resihp_messages.event import WorkerLost
 from resihp_messages.report import HealthScores, NodeBeat, WorkerBeat
-from resihp_plan import describe_change
+from resihp_plan import CostModel, ModelSpec, Workload, describe_change
 from resihp_plan.plan import ParallelPlan, ReplicaPlan, StagePlan
+from resihp_plan.planner import predict
 from resihp_store import DeviceState, IterationRecord, JobState, ReconfigurationStatus, Store, UnitOfWork
 from support.gateway import TestGateway, open_gateway
 from support.store import device, incident, node, plan_row, reconfiguration, spec
@@ -74,6 +76,21 @@ class Story:
         self.iteration = 0
         self.sequence = 0
 
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        p = {"tp": self.shape.tp, "pp": self.shape.pp, "dp": self.shape.dp}
+        model = {"num_layers": max(8, self.shape.layers), "num_kv_heads": 8, "num_heads": 8}
+        batch = {"micro_batches": 8 * self.shape.dp}
+        return spec(name=JOB, iterations=400, parallel=p, model=model, batch=batch)
+
+    @cached_property
+    def full(self) -> float:
+        """Healthy throughput in tokens/s: what the cost model says, so that what-if answers fit the story."""
+        known = JobSpec.model_validate(self.spec)
+        model = ModelSpec(**known.model.model_dump())
+        work = Workload.typical(known.batch.micro_batches, known.batch.tokens_per_micro_batch)
+        return work.tokens / predict(self.shape.healthy(), work, CostModel.for_model(model)).step_s
+
     @asynccontextmanager
     async def work(self) -> AsyncIterator[UnitOfWork]:
         store = Store(self.gateway.database_url)
@@ -87,11 +104,8 @@ class Story:
 
     async def begin(self) -> None:
         now = datetime.now(UTC)
-        p = {"tp": self.shape.tp, "pp": self.shape.pp, "dp": self.shape.dp}
-        model = {"num_layers": max(8, self.shape.layers), "num_kv_heads": 8, "num_heads": 8}
-        batch = {"micro_batches": 8 * self.shape.dp}
         async with self.work() as work:
-            await work.add_job(JOB, spec(name=JOB, iterations=400, parallel=p, model=model, batch=batch))
+            await work.add_job(JOB, self.spec)
             for n in range(0, self.shape.size, PER_NODE):
                 await work.put_node(node(f"n{n // PER_NODE}", num_slots=PER_NODE))
             await work.add_devices(
@@ -109,7 +123,7 @@ class Story:
             share = sum(self.p.get(r, 1.0) for r in self.plan.world) / self.shape.size
             speed = share * (1.0 if self.plan.epoch == 1 else 0.97)  # an uneven layout is a little below its bound
             step_s = 1.0 / speed * self.random.gauss(1.0, 0.012) * (0.985 + 0.03 * (self.iteration % 7 == 0))
-            tokens = 520 * self.shape.size
+            tokens = round(self.full)
             rows.append(
                 IterationRecord(
                     JOB, self.iteration, self.plan.epoch, 11 * self.iteration**-0.28, step_s, tokens, 64, 64
@@ -193,7 +207,7 @@ class Story:
     ) -> None:
         plan, before = self.plan, getattr(self, "_before", None)
         rank = more.pop("rank", None)
-        full = 520.0 * self.shape.size
+        full = self.full
         share = sum(self.p.get(r, 1.0) for r in plan.world) / self.shape.size
         await work.add_plan(
             plan_row(JOB, plan.epoch, digest=plan.digest, plan=plan.to_dict(), created_at=at, installed_at=at)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+import httpx
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from resihp_gateway.wording import ALARMS, GOOD
@@ -50,6 +51,14 @@ class Webhook(BaseModel):
     def _is_http(cls, value: str) -> str:
         if not value.startswith(("http://", "https://")):
             raise ValueError("expected http:// or https://")
+        try:
+            url = httpx.URL(value)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"not a URL: {error}") from error
+        if not url.host:
+            raise ValueError("the URL names no host")
+        if url.port is not None and not 0 < url.port < 2**16:
+            raise ValueError(f"no such port: {url.port}")
         return value
 
     @field_validator("events")
@@ -91,6 +100,8 @@ def load(path: Path) -> tuple[Webhook, ...]:
         found = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).webhook
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: not TOML: {error}") from error
     except ValidationError as error:
