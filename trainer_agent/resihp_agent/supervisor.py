@@ -27,7 +27,7 @@ from resihp_agent.job import LocalJob
 from resihp_agent.link import WorkerLink
 from resihp_agent.settings import AgentSettings
 from resihp_agent.silence import Silence, scheduling
-from resihp_agent.worker import Leaving, Worker
+from resihp_agent.worker import Leaving, Worker, free_device
 from resihp_agent.zygote import Zygote, child_ends, page_memory
 from resihp_messages import JobSpec, event, link
 from resihp_messages.page import PAGE_BYTES, PageState
@@ -107,15 +107,10 @@ class Supervisor:
                 silence=Silence(started_s),
                 last_sign_s=started_s,
                 observed_s=started_s,
-                device_index=self._free_device(),
+                device_index=free_device(w for job in self.jobs.values() for w in job.workers.values()),
             ),
             ours,
         )
-
-    def _free_device(self) -> int:
-        """The first that no living worker has. Called without a wait before the worker is known."""
-        taken = {worker.device_index for job in self.jobs.values() for worker in job.workers.values()}
-        return next(i for i in range(len(taken) + 1) if i not in taken)
 
     def _adopt(self, worker: Worker, sock: socket.socket) -> Worker:
         job = self.job(worker.job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from mmap import mmap
@@ -34,6 +35,12 @@ class Leaving(StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     """It said why itself (`WorkerFailed`); its peers lose it all the same."""
+
+
+def free_device(workers: Iterable[Worker]) -> int:
+    """The first of a node's devices that none of these living workers has."""
+    taken = {worker.device_index for worker in workers}
+    return next(i for i in range(len(taken) + 1) if i not in taken)
 
 
 @dataclass(eq=False)

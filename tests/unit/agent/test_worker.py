@@ -9,7 +9,7 @@ import time
 import pytest
 
 from resihp_agent.silence import Silence
-from resihp_agent.worker import Leaving, Worker
+from resihp_agent.worker import Leaving, Worker, free_device
 from resihp_messages import JobSpec
 from resihp_messages.page import PAGE_BYTES, PageState
 
@@ -93,3 +93,13 @@ def test_a_page_of_another_version_reads_as_starting() -> None:
     one = worker(10.0)
     one.memory[32:40] = struct.pack("<Q", 99)
     assert one.progress().state is PageState.STARTING
+
+
+def test_a_worker_gets_a_device_that_no_living_one_has() -> None:
+    workers = [worker(0.0) for _ in range(4)]
+    for n, one in enumerate(workers):
+        one.device_index = free_device(workers[:n])
+    assert [w.device_index for w in workers] == [0, 1, 2, 3]
+    del workers[1]
+    assert free_device(workers) == 1
+    assert free_device([]) == 0
