@@ -85,8 +85,9 @@ def link(iterations: int) -> str:
     told = asyncio.run(slow_link(iterations))
     found, evidence = told["verdict"], told["evidence"]
     return (
-        f"A pipeline edge between ranks 0 and 1 at 0.25 of its speed from iteration 30 (fault script, DP 2 x PP 2): LinkSlow "
-        f"{evidence['link']} of ranks {found['ranks']} at iteration {evidence['iteration']} (p {found['p']:.3f})."
+        "A pipeline edge between ranks 0 and 1 at 0.25 of its speed from iteration 30 (fault script, DP 2 x PP 2): "
+        f"LinkSlow {evidence['link']} of ranks {found['ranks']} at iteration {evidence['iteration']} "
+        f"(p {found['p']:.3f})."
     )
 
 
