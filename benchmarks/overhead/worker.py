@@ -35,7 +35,7 @@ from resihp_trainer.install import ActiveEpoch
 from resihp_trainer.interpreter import Interpreter
 from resihp_trainer.iteration import Step
 from resihp_trainer.join import Applied
-from resihp_trainer.memory import rss_bytes
+from resihp_trainer.memory import ResidentMemory
 from resihp_trainer.saving import Saver
 from resihp_trainer.state import Kept
 from resihp_trainer.vote import Ballot, Outcome, count
@@ -130,7 +130,7 @@ class PairedEngine(Engine):
                 dp_wait_s=0.0,
                 tokens=step.work.tokens,
                 sum_sq_len=step.work.sum_sq_len,
-                rss_bytes=rss_bytes(),
+                rss_bytes=self._memory.bytes(),
                 loss=0.0,
                 global_tokens=step.outcome.tokens,
                 samples_expected=0,
@@ -150,7 +150,7 @@ def charge(ledger: Ledger) -> None:
         (ProgressPage, "operation", Part.TIMING),
         (ProgressPage, "place", Part.TIMING),
         (frames, "IterationCommitted", Part.REPORT),
-        (engine_room, "rss_bytes", Part.REPORT),
+        (ResidentMemory, "bytes", Part.REPORT),
         (engine_room, "telemetry", Part.REPORT),
         (link_room, "frame", Part.REPORT),
         (Fingerprints, "take", Part.FINGERPRINTS),

@@ -20,10 +20,10 @@ from resihp_trainer.digests import DIGEST_BYTES, digest_of
 from resihp_trainer.shards import STATE_TENSORS, Shard, ShardSet
 
 
-def copy_buffer(layout: Layout, rank: int, dtype: torch.dtype) -> Tensor:
-    """Room for a copy of `rank`'s shards, contents undefined."""
+def copy_bytes(layout: Layout, rank: int, dtype: torch.dtype) -> int:
+    """Size of the buffer for a copy of `rank`'s shards."""
     elements = sum(prod(layout.shape(rank, name)) for name in layout.shards(rank))
-    return torch.empty(DIGEST_BYTES + elements * STATE_TENSORS * dtype.itemsize, dtype=torch.uint8)
+    return DIGEST_BYTES + elements * STATE_TENSORS * dtype.itemsize
 
 
 def parts_of(held: ShardSet) -> list[Tensor]:
@@ -32,7 +32,8 @@ def parts_of(held: ShardSet) -> list[Tensor]:
 
 
 def fill(buffer: Tensor, parts: Sequence[Tensor]) -> None:
-    """Copy `parts_of` the shards, and their digest, into a `copy_buffer`. Any thread, while nobody changes the shards.
+    """Copy `parts_of` the shards, and their digest, into a buffer of `copy_bytes`. Any thread, while nobody changes the
+    shards.
 
     Two calls that leave the interpreter to other threads; one per tensor would fight for it with training.
     """

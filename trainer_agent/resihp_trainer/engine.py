@@ -22,7 +22,7 @@ from resihp_trainer.evaluation import evaluate
 from resihp_trainer.install import ActiveEpoch, install
 from resihp_trainer.iteration import IterationRefused, run_iteration
 from resihp_trainer.join import JoinRefused
-from resihp_trainer.memory import peak_rss_bytes, rss_bytes
+from resihp_trainer.memory import ResidentMemory, peak_rss_bytes
 from resihp_trainer.probe import Probe
 from resihp_trainer.result import write_shards
 from resihp_trainer.saving import Saver
@@ -49,6 +49,7 @@ class Engine:
         self._groups: list[EpochGroups] = []
         """Built and not retired, oldest first; two during a planned change."""
         self._shards_file = ""
+        self._memory = ResidentMemory()
         self._probe = Probe(
             context.spec.clock,
             context.device,
@@ -161,7 +162,7 @@ class Engine:
                 dp_wait_s=context.waits.dp_s,
                 tokens=step.work.tokens,
                 sum_sq_len=step.work.sum_sq_len,
-                rss_bytes=rss_bytes(),
+                rss_bytes=self._memory.bytes(),
                 loss=step.outcome.mean_loss,
                 global_tokens=step.outcome.tokens,
                 samples_expected=step.outcome.samples_expected,

@@ -111,7 +111,7 @@ class Saver:
         if not copies_due and file is None:
             return
         self._is_first = False
-        copy, filled = self.snapshots.begin(held, applied)
+        copy, filled = self.snapshots.begin(held, applied, lend=file is not None)
         if file is not None:
             self._wants_file = False
             file.begin(copy, applied, filled)

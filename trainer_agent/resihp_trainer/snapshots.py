@@ -21,7 +21,7 @@ from torch import Tensor
 
 from resihp_plan import GroupKind, Layout, group_name
 from resihp_trainer.comm.port import Group, Pending
-from resihp_trainer.copies import copy_buffer, fill, is_intact, parts_of, shards_in
+from resihp_trainer.copies import copy_bytes, fill, is_intact, parts_of, shards_in
 from resihp_trainer.join import Applied
 from resihp_trainer.shards import ShardSet
 
@@ -44,6 +44,8 @@ class Snapshot:
     """By the rank whose shards they are; arrived as a whole."""
     is_complete: bool = False
     """Whether a vote said that every rank has its part."""
+    is_lent: bool = False
+    """Whether a checkpoint reads the own copy."""
 
     @property
     def shards(self) -> dict[int, ShardSet]:
@@ -81,12 +83,15 @@ class Snapshots:
         self._guards: Mapping[int, int] = {}
         self._groups: Mapping[str, Group] = {}
         self._round: _Round | None = None
+        self._spare: list[Tensor] = []
+        """Buffers of complete snapshots of this epoch that were dropped: fresh memory costs as much as the copying."""
 
     # --- epochs ---------------------------------------------------------------------------------------------------
 
     def enter(self, layout: Layout, guards: Mapping[int, int], groups: Mapping[str, Group]) -> None:
         """A new epoch is installed. `guards`: rank -> guardian, of all its ranks; empty: nothing is exchanged."""
         self._layout, self._guards, self._groups, self._round = layout, guards, groups, None
+        self._spare.clear()
 
     def rest(self) -> None:
         """Wait until no thread reads shards any more: they are about to change, or to go. The round is over; what was
@@ -103,13 +108,14 @@ class Snapshots:
         """Whether a round is under way: the same on all ranks of the epoch."""
         return self._round is not None
 
-    def begin(self, held: ShardSet, applied: Applied) -> tuple[ShardSet, Future[None]]:
-        """Begin a round after the commit of `applied`. Returns the copy of the own shards, and when it is filled."""
+    def begin(self, held: ShardSet, applied: Applied, *, lend: bool = False) -> tuple[ShardSet, Future[None]]:
+        """Begin a round after the commit of `applied`. Returns the copy of the own shards, and when it is filled; to be
+        used later only with `lend`."""
         assert self._round is None
         assert self._layout is held.layout
-        own = copy_buffer(held.layout, self._rank, self._dtype)
+        own = self._buffer(held.layout, self._rank)
         key = applied.iteration, held.layout.plan.epoch
-        self.kept[key] = Snapshot(held.layout, applied, self._dtype)
+        self.kept[key] = Snapshot(held.layout, applied, self._dtype, is_lent=lend)
         self._round = _Round(key, own, self._copier.submit(fill, own, parts_of(held)))
         return shards_in(own, held.layout, self._rank, self._dtype), self._round.filled
 
@@ -148,7 +154,10 @@ class Snapshots:
         if votes > world_size:  # somebody has no copy: a later round will do better
             return
         self.kept[r.key].is_complete = True
-        self.kept = {key: s for key, s in self.kept.items() if key >= r.key}
+        for key in [key for key in self.kept if key < r.key]:
+            old = self.kept.pop(key)
+            if old.is_complete and not old.is_lent and old.layout is self._layout:
+                self._spare += old.copies.values()
 
     def finish(self) -> None:
         """Wait for what runs in the groups of this epoch, before all ranks leave it together."""
@@ -172,10 +181,17 @@ class Snapshots:
         for ward, guardian in sorted(self._guards.items()):
             if self._rank in (ward, guardian):
                 mine = ward == self._rank
-                buffer = r.own if mine else copy_buffer(self._layout, ward, self._dtype)
+                buffer = r.own if mine else self._buffer(self._layout, ward)
                 name = group_name(GroupKind.COPY, (min(ward, guardian), max(ward, guardian)))
                 found[ward] = buffer, self._groups[name].broadcast(buffer, ward)
         return found
+
+    def _buffer(self, layout: Layout, rank: int) -> Tensor:
+        size = copy_bytes(layout, rank, self._dtype)
+        for i, buffer in enumerate(self._spare):
+            if len(buffer) == size:
+                return self._spare.pop(i)
+        return torch.empty(size, dtype=torch.uint8)
 
     # --- parts ----------------------------------------------------------------------------------------------------
 

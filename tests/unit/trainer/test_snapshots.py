@@ -10,7 +10,7 @@ import torch
 
 from resihp_plan import ParallelPlan, groups, guardians, layout
 from resihp_trainer.catalogue import Catalogue, Copies, StateGone, choose, exchange
-from resihp_trainer.copies import collect, copy_buffer, fill, is_intact, parts_of, shards_in
+from resihp_trainer.copies import collect, copy_bytes, fill, is_intact, parts_of, shards_in
 from resihp_trainer.join import Applied
 from resihp_trainer.moves import Moved, move_state
 from resihp_trainer.snapshots import MAX_KEPT, Snapshot, Snapshots
@@ -118,14 +118,31 @@ def test_a_spoilt_copy_ends_the_round_for_all() -> None:
     assert not mine.kept[6, 1].is_complete
 
 
+@pytest.mark.parametrize("lend", [False, True])
+def test_the_memory_of_a_dropped_snapshot_is_used_again_unless_it_is_lent(lend: bool) -> None:
+    mine = snapshots_of(0)
+    mine.enter(HELD, {}, {})
+    places = []
+    for n in range(3):
+        mine.begin(values(HELD, 0), Applied(6 + n, 1, 1, 1, 1.0, 1.0), lend=lend)
+        assert mine.report(1) == 1
+        places.append(mine.kept[6 + n, 1].copies[0].data_ptr())
+        lent = list(mine.kept.values()) if lend else []
+        mine.conclude(1, 1)
+        assert_known(mine.kept[6 + n, 1].shards[0])
+        assert all(snapshot.copies for snapshot in lent)
+    assert list(mine.kept) == [(8, 1)]
+    assert (places[2] == places[0]) == (not lend)
+
+
 def test_a_changed_byte_is_noticed() -> None:
-    buffer = copy_buffer(HELD, 3, torch.float64)
+    buffer = torch.empty(copy_bytes(HELD, 3, torch.float64), dtype=torch.uint8)
     fill(buffer, parts_of(values(HELD, 3)))
     assert is_intact(buffer)
     assert_known(shards_in(buffer, HELD, 3, torch.float64))
     buffer[len(buffer) // 2] ^= 1
     assert not is_intact(buffer)
-    other = copy_buffer(HELD, 2, torch.float64)
+    other = torch.empty(copy_bytes(HELD, 2, torch.float64), dtype=torch.uint8)
     fill(other, parts_of(values(HELD, 2)))
     snapshot = Snapshot(HELD, STEP, torch.float64, {3: buffer, 2: other})
     snapshot.drop_spoilt()
