@@ -55,7 +55,8 @@ def plans_svg(old: ParallelPlan | None, new: ParallelPlan, words: str) -> str:
         y += height + 16
     notes = []
     if same:
-        notes.append("unchanged: " + ", ".join(_named(pair.names) for pair in same))
+        names = sorted((name for pair in same for name in pair.names), key=lambda name: (len(name), name))
+        notes.append(f"unchanged: {_named(names)}")
     if new.standby:
         notes.append(f"standing by: {len(new.standby)} devices")
     if notes:

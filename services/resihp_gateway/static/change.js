@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "./vendor/htm-preact-standalone.module.js";
 import { get, picture } from "./api.js";
 import { cause } from "./changes.js";
-import { PHASES, arrows, PHASE_WORDS, PROOF_WORDS, CHANGE_WORDS, SIGNS, moment, rate, seconds, signed, size } from "./words.js";
+import { PHASES, arrows, PHASE_WORDS, PLANNED_WORDS, PROOF_WORDS, CHANGE_WORDS, SIGNS, moment, rate, seconds, signed, size } from "./words.js";
 
 /** `version` changes when the record may have changed. */
 export function ChangePage({ id, known, version }) {
@@ -39,7 +39,7 @@ export function ChangePage({ id, known, version }) {
     <div class="two">
       <section class="card" aria-labelledby="phases-title">
         <header><h2 id="phases-title">Phases</h2><p class="hint">total ${seconds(change.phases_s.total)}</p></header>
-        <${Timeline} phases=${change.phases_s} />
+        <${Timeline} phases=${change.phases_s} words=${change.mode === "recovery" ? PHASE_WORDS : PLANNED_WORDS} />
       </section>
       <section class="card" aria-labelledby="proof-title">
         <header><h2 id="proof-title">Proof</h2></header>
@@ -94,7 +94,7 @@ export function Facts({ facts }) {
 }
 
 /** Bars one after the other; `abort` runs beside `plan`, so it is drawn under it. */
-function Timeline({ phases }) {
+function Timeline({ phases, words }) {
   const total = PHASES.reduce((sum, p) => sum + (phases[p] ?? 0), 0);
   if (!total) return html`<p class="empty">Not measured yet.</p>`;
   let from = 0;
@@ -111,7 +111,7 @@ function Timeline({ phases }) {
         <b>${phase}</b>
         <span class="track"><i class="phase-${phase}" style="left:${(100 * start) / total}%;width:${Math.max(0.4, (100 * Math.min(span, total - start)) / total)}%"></i></span>
         <span class="n">${seconds(span)}</span>
-        <small>${PHASE_WORDS[phase]}</small>
+        <small>${words[phase]}</small>
       </li>`,
     )}
   </ol>`;

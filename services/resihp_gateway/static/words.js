@@ -117,6 +117,8 @@ export const PHASE_WORDS = {
   move: "shards to their new holders, verified",
   redo: "the interrupted iteration, again",
 };
+/** Nothing was interrupted by a planned change. */
+export const PLANNED_WORDS = { ...PHASE_WORDS, detect: "nothing failed", plan: "request to the command with the new plan", redo: "the first iteration of the new plan" };
 export const PROOF_WORDS = {
   layers_complete: "every layer is held, by exactly the ranks of the plan",
   samples_once: "every sample of the iteration was used exactly once",

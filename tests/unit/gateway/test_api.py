@@ -78,7 +78,9 @@ async def test_history(http: httpx.AsyncClient) -> None:
     assert (picture.status_code, picture.headers["content-type"]) == (200, "image/svg+xml")
     assert 'aria-label="R0, R1: ' in picture.text
     assert (one["pause_s"], one["lost_device_s"]) == (0.6, pytest.approx(0.6 * 7))
-    assert [p["epoch"] for p in (await http.get("/api/v1/plans", params={"job": "demo"})).json()] == [1, 2]
+    for chosen, epochs in (({}, [1, 2]), ({"limit": 1}, [1]), ({"after": 1}, [2]), ({"epoch": 2}, [2])):
+        plans = await http.get("/api/v1/plans", params={"job": "demo", **chosen})
+        assert [p["epoch"] for p in plans.json()] == epochs
     tail = (await http.get("/api/v1/iterations", params={"job": "demo", "after": 18})).json()
     assert [i["iteration"] for i in tail] == [19, 20]
     assert (await http.get("/api/v1/incidents", params={"job": "other"})).json() == []
