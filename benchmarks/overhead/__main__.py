@@ -3,8 +3,8 @@
     python -m benchmarks.overhead --rounds 12 --job short
     python -m benchmarks.overhead --rounds 6 --job long --alone
 
-Two workers on two cores, so that nobody waits for a core. Blocks of both kinds alternate; a pair is two neighbouring
-blocks. Wall seconds are rank 0's, from the begin of an iteration to its end (all ranks end together, by the last
+Two workers on two cores, so that nobody waits for a core. Blocks of both kinds alternate; a pair is a block
+and the bare ones around it. Wall seconds are rank 0's, from the begin of an iteration to its end (all ranks end together, by the last
 collective). Processor seconds are summed over ranks and all their threads. A result is kept for each job.
 """
 
@@ -71,7 +71,7 @@ def measure(job: Job, rounds: int, alone: bool) -> Run:
     """Rows of every rank."""
     kinds = variants(alone)
     with tempfile.TemporaryDirectory(prefix="resihp-overhead-") as folder:
-        iterations = BLOCK * (len(kinds) * rounds + 1) - SHIFT
+        iterations = BLOCK * (len(kinds) * (rounds + 1) + 1) - SHIFT
         fixed = {"name": "overhead", "iterations": iterations, "output_dir": folder}
         often = {"snapshots": {"every": BLOCK}, "telemetry": {"fingerprint_every": BLOCK}}
         spec = JobSpec.model_validate({**fixed, **often, **job.spec})

@@ -1,4 +1,4 @@
-"""Ratios of neighbouring blocks, the ledger, and the table of both."""
+"""Ratios of blocks to their neighbours, the ledger, and the table of both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = tuple[int, float, float, float, dict[str, float]]
 
 @dataclass(frozen=True)
 class Found:
-    """Median of the ratios of neighbouring blocks with a 95 % interval (bootstrap over pairs)."""
+    """Median of the ratios of blocks to their neighbours with a 95 % interval (bootstrap over pairs)."""
 
     overhead: float
     low: float
@@ -52,14 +52,15 @@ class Run:
         return inside[LEAD:] if len(inside) == BLOCK else []
 
     def pairs(self, variant: Variant, column: int) -> list[tuple[float, float]]:
-        """Means of a variant's blocks and of the bare ones behind them. `column` of a row: 1 (wall: rank 0's) or 2
-        (processor: all ranks')."""
+        """Means of a variant's blocks, and of the bare ones before and behind each, so that a drift of the machine
+        cancels. `column` of a row: 1 (wall: rank 0's) or 2 (processor: all ranks')."""
         found = []
-        for block in range(1, place(self.ranks[0][-1][0])[0]):
-            kinds = [self.variants[b % len(self.variants)] for b in (block, block + 1)]
-            rows = self.counted(block), self.counted(block + 1)
-            if kinds == [variant, BARE] and all(rows):
-                found.append((self._mean(rows[0], column), self._mean(rows[1], column)))
+        for block in range(2, place(self.ranks[0][-1][0])[0]):
+            around = [block - 1, block, block + 1]
+            kinds = [self.variants[b % len(self.variants)] for b in around]
+            before, inside, behind = (self.counted(b) for b in around)
+            if kinds == [BARE, variant, BARE] and before and inside and behind:
+                found.append((self._mean(inside, column), self._mean(before + behind, column)))
         return found
 
     def _mean(self, rows: Sequence[int], column: int) -> float:
