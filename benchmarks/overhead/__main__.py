@@ -3,9 +3,9 @@
     python -m benchmarks.overhead --rounds 12 --job short
     python -m benchmarks.overhead --rounds 6 --job long --alone
 
-Two workers on two cores, so that nobody waits for a core. Blocks of both kinds alternate; a pair is a block
-and the bare ones around it. Wall seconds are rank 0's, from the begin of an iteration to its end (all ranks end together, by the last
-collective). Processor seconds are summed over ranks and all their threads. A result is kept for each job.
+Two workers on two cores, so that nobody waits for a core. Blocks of both kinds alternate; a pair is a block and the
+bare ones around it. Wall seconds are rank 0's, from the begin of an iteration to its end (all ranks end together, by
+the last collective). Processor seconds are summed over ranks and all their threads. A result is kept for each job.
 """
 
 from __future__ import annotations
