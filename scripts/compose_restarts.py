@@ -23,7 +23,8 @@ from resihp_messages.command import StopJob
 async def main():
     bus = JetStreamBus(JetStreamSettings(), "agent-" + sys.argv[1])
     await bus.connect()
-    forged = Envelope.of(StopJob(node=sys.argv[1], token=1, reason="forged"), job="x", source="scheduler", incarnation="i")
+    body = StopJob(node=sys.argv[1], token=1, reason="forged")
+    forged = Envelope.of(body, job="x", source="scheduler", incarnation="i")
     try:
         await bus.publish(forged, detail=sys.argv[1])
         print("published")
