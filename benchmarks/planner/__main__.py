@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks import report
 from benchmarks.planner import ablation, paper, policies
 from benchmarks.planner.cells import Cells, OutOfTime
+from benchmarks.planner.mechanisms import mechanisms
 from benchmarks.planner.settings import Setting, settings
 from benchmarks.planner.slicing import slicing
 from benchmarks.planner.timing import planning_times
@@ -73,6 +74,7 @@ PARTS: Mapping[str, tuple[str, Callable[[Cells, Options], str]]] = {
     "fig2": ("The paper's figure 2: amplification", lambda c, _: paper.amplification(c)),
     "fig9": ("The paper's figure 9: slow devices", lambda c, o: paper.fail_slow(c, o.seeds)),
     "fig10": ("The paper's figure 10: losses and slow devices", lambda c, o: paper.mixed(c, o.seeds)),
+    "fig11": ("The paper's figure 11: each mechanism alone", lambda c, _: mechanisms(c)),
     "fig14": ("The paper's figure 14: 256 devices, recurring faults", lambda c, o: paper.recurring(c, o.seeds)),
     "trace": ("30 days of a production trace", lambda c, _: trace(c)),
     "slicing": ("Batch slicing", lambda _, o: slicing(o.seeds)),

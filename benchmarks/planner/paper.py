@@ -10,7 +10,7 @@ from functools import partial
 from benchmarks import report
 from benchmarks.planner.cells import Cells, OutOfTime
 from benchmarks.planner.policies import best_healthy_s, mean_ci
-from benchmarks.planner.settings import Setting, settings
+from benchmarks.planner.settings import Setting, paper_setting
 from resihp_plan import simulate
 from resihp_plan.planner.policies import Policy, evaluate
 from resihp_plan.program import program
@@ -34,16 +34,12 @@ SEEDS = {"7B": 20, "13B": 20, "30B": 20}
 KILLED = (Policy.OOBLECK, Policy.RECYCLE, Policy.RESIHP_PAPER, Policy.RESIHP)
 
 
-def _paper(model: str) -> Setting:
-    return next(s for s in settings() if s.name == f"{model} paper")
-
-
 def table_6(cells: Cells) -> str:
     """Losses one after the other until half of the devices are gone at the end of the 30-minute series; of the models
     that are complete."""
     rows = []
     for model, seeds in SEEDS.items():
-        setting = _paper(model)
+        setting = paper_setting(model)
         try:
             series = [cells.get(f"table 6/{model}/{seed}", partial(_kills, setting, seed)) for seed in range(seeds)]
         except OutOfTime:
@@ -112,7 +108,7 @@ def mixed(cells: Cells, seeds: int) -> str:
 
 def amplification(cells: Cells) -> str:
     """13B on 32 devices, each in turn at half speed: lost device time / the slow device's own extra time."""
-    setting = _paper("13B")
+    setting = paper_setting("13B")
     policies = (Policy.STATIC, Policy.S_RECYCLE, Policy.S_OOBLECK, Policy.RESIHP_PAPER, Policy.RESIHP)
     plan = setting.healthy[0]
     healthy_s = cells.get(f"{setting.name}/healthy", partial(best_healthy_s, setting))

@@ -105,3 +105,8 @@ def settings(uneven_penalty: float = 0.0) -> tuple[Setting, ...]:
         for model, tp, dp, pp, paper in table
         for regime, count in (("paper", paper), ("4pp", 4 * pp))
     )
+
+
+def paper_setting(model: str) -> Setting:
+    """With the paper's number of micro-batches."""
+    return next(s for s in settings() if s.name == f"{model} paper")

@@ -119,15 +119,36 @@ def _descend(counts: tuple[int, ...], seconds: Callable[[Sequence[int]], float])
         counts, best_s = best, seconds(best)
 
 
+def mechanisms(
+    plan: ParallelPlan, space: Space, *, exclusion: bool, repartition: bool, migration: bool
+) -> Iterator[Shape]:
+    """ReCycle with some of ResiHP's mechanisms (the paper's figure 11); with none of them it is `recycle`."""
+    groups = excluded(plan, space.maker) if exclusion else intact(plan, space.maker)
+    tuned = layers_of(plan)[0]
+    if any(all(rep[s] is None for rep in groups) for s in range(len(tuned))):
+        return
+    divisions = _common_layers(space, groups, tuned) if repartition else [tuned]
+    if migration:
+        yield from (shape for shape in exchanging(space, groups, tuned) if shape.layers[0] in divisions)
+        return
+    counts = _even(space.workload.num_micro_batches, len(groups))
+    for layers in divisions:
+        held = _holding(space, groups, layers)
+        if all(any(rep[s] is not None for rep in held) for s in range(len(layers))):
+            yield _rerouted(space, held, layers, counts)
+
+
+def excluded(plan: ParallelPlan, maker: GroupMaker) -> Groups:
+    """Power-of-two exclusion in every group (paper, Eq. 4)."""
+    return [[_excluded(maker, [r for r in st.ranks if maker.is_up(r)]) for st in rep.stages] for rep in plan.replicas]
+
+
 def resihp_paper(
     plan: ParallelPlan, space: Space, hopeful: Callable[[float], bool] = lambda _: True
 ) -> Iterator[Shape]:
     """ResiHP's candidates: power-of-two exclusion per group, one of three layer divisions for all replicas, units by
     quota or by Algorithm 1. `hopeful`: as in `exchanging`."""
-    groups: Groups = [
-        [_excluded(space.maker, [r for r in st.ranks if space.maker.is_up(r)]) for st in rep.stages]
-        for rep in plan.replicas
-    ]
+    groups = excluded(plan, space.maker)
     units = space.workload.num_micro_batches * len(plan.replicas[0].stages)
     yield from exchanging(space, groups, layers_of(plan)[0], hopeful, DELTAS if units <= MANY_UNITS else DELTAS[:1])
 
