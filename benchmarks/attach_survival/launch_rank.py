@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 
 from benchmarks.attach_survival import model as plain
+from benchmarks.attach_survival.commits import say
 from resihp_attach.ddp import Job
 
 
@@ -22,7 +21,7 @@ def main() -> None:
             plain.loss(job.model(x), y, step.world).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
-            print("commit", job.rank, step.iteration, time.monotonic(), step.world, flush=True)
+            say(job.rank, step.iteration, step.world)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Runs in an environment of its own that has torchft. Prints what `launch_rank` pr
 from __future__ import annotations
 
 import argparse
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
 from benchmarks.attach_survival import model as plain
+from benchmarks.attach_survival.commits import say
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
         plain.loss(ddp(x), y, world).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if manager.current_step() > step:
-            print("commit", options.rank, step + 1, time.monotonic(), world, flush=True)
+            say(options.rank, step + 1, world)
 
 
 def _load(module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
