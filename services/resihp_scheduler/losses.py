@@ -200,6 +200,8 @@ async def _respond(
     incident = replace(fault, correlation_id=was_slow or correlation_id).incident(work)
     await work.add_incident(incident)
     if after.spec.attached is not None:  # its launcher decides
+        if after.finished and not after.alive:  # the others have outlived it
+            await _finish_without(term, work, after)
         return
     if isinstance(answer, NoPlan):
         await endings.fail(term, work, after, f"{fault.text}; {answer.reason}")

@@ -40,6 +40,8 @@ def _export(agent: Agent, service: Service[AgentSettings]) -> None:
         ("fenced_workers_count", "Workers killed because they were frozen or out of control.",
          lambda: agent.supervisor.num_fenced),
         ("attached_ranks_count", "Ranks of jobs that somebody else launched.", lambda: agent.attached.num_ranks),
+        ("attached_dropped_frames_count", "Frames that attached ranks had to drop, because this agent was away.",
+         lambda: agent.attached.num_dropped),
         ("malformed_frames_count", "Connections of attached ranks cut off because of a frame that breaks the contract.",
          lambda: agent.num_malformed_frames),
         ("outbox_messages_count", "Events and acknowledgements that the bus has not confirmed.",

@@ -129,6 +129,19 @@ async def test_a_dead_rank_is_named_and_the_job_fails_with_its_launcher(stage: S
     assert verdicts(rig) == [("WorkerLost", (3,))]
 
 
+async def test_a_job_that_outlives_a_rank_has_not_failed(stage: Stage, rig: Rig) -> None:
+    """As under `resihp launch`."""
+    await train(stage, rig.bus, 1, 5)
+    stage.send(3, signal.SIGKILL)
+    await rig.heard(event.WorkerLost)
+    for rank in range(3):
+        stage.finish(rank)
+    await rig.state(JobState.FINISHED, "j")
+    assert verdicts(rig) == [("WorkerLost", (3,))]
+    await wait_for(lambda: "j" not in stage.agent.attached._jobs, 20.0, what="the end of the job here")
+    assert not (await rig.state(JobState.FINISHED, "j")).reason
+
+
 async def test_a_frozen_rank_is_named_while_it_lives(stage: Stage, rig: Rig) -> None:
     await train(stage, rig.bus, 1, 5)
     stage.send(1, signal.SIGSTOP)

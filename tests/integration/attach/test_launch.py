@@ -23,10 +23,11 @@ DONE = re.compile(r"rank (\d) \(process (\d+)\) done with ranks \(([\d, ]*)\)")
 def launch(folder: Path, *arguments: str, ranks: int = 4) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     outcome = folder / "outcome.json"
     command = [sys.executable, "-m", "resihp_cli", "launch", "-n", str(ranks), "--stall", "0.5", "--json", str(outcome)]
-    done = subprocess.run([*command, *arguments], check=False, capture_output=True, text=True, timeout=100)
+    done = subprocess.run([*command, *arguments], check=False, capture_output=True, text=True, timeout=200)
     return done, json.loads(outcome.read_text())
 
 
+@pytest.mark.timeout(320)
 @pytest.mark.parametrize(
     ("point", "number"),
     [
@@ -38,7 +39,7 @@ def launch(folder: Path, *arguments: str, ranks: int = 4) -> tuple[subprocess.Co
 def test_three_of_four_go_on_in_the_same_processes(point: str, number: str, tmp_path: Path) -> None:
     steps = ("--iterations", "20", "--output", str(tmp_path))
     alone = subprocess.run(
-        [sys.executable, str(SCRIPT), *steps], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, str(SCRIPT), *steps], check=False, capture_output=True, text=True, timeout=100
     )
     assert alone.returncode == 0, alone.stderr
     reference = torch.load(tmp_path / "rank-0.pt")

@@ -33,6 +33,8 @@ class AttachedJob:
     """That are not explained yet."""
     lost: dict[int, Exit] = field(default_factory=dict)
     """Ranks that caused the end of this start."""
+    outlived: bool = False
+    """A rank has finished although others were lost (`resihp launch`): then the job has not failed."""
     explained_s: float | None = None
     """When a cause was found, here or on another node: later exits follow from it."""
     has_hung: bool = False

@@ -52,6 +52,11 @@ class AttachedJobs:
     def num_ranks(self) -> int:
         return len(self._by_pid)
 
+    @property
+    def num_dropped(self) -> int:
+        """Frames that the living ranks' clients could not send in time."""
+        return sum(rank.beat.dropped for _, rank in self._by_pid.values() if rank.beat is not None)
+
     def beats(self, now_s: float) -> Iterator[WorkerBeat]:
         """Every living rank, by job and rank."""
         for name, job in sorted(self._jobs.items()):
@@ -203,6 +208,7 @@ class AttachedJobs:
 
     def _finished(self, job: AttachedJob, rank: AttachedRank) -> None:
         log.info("rank_finished", job=job.name, rank=rank.rank, iteration=rank.committed)
+        job.outlived = job.outlived or job.explained_s is not None
         self._report(job, rank, 0 if not job.ranks else _MAX_WAITING)
         body = ack.WorkerFinished(
             node=self._settings.node,
@@ -270,6 +276,8 @@ class AttachedJobs:
         self._settle_exits(job)
         del self._jobs[job.name]
         first = min(job.lost.values(), key=lambda e: e.noticed_s, default=None)
+        if job.outlived:
+            return
         if first is not None:
             rank, reason = first.rank, first.text
         elif job.explained_s is not None or job.stopped:
