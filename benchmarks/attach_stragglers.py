@@ -166,15 +166,15 @@ def main() -> None:
         rows = [compare(name, method, given.seeds, spread) for name, method in methods.items()]
         tables.append(f"## {title}\n\n{table(header, rows)}")
     body = (
-        f"**Simulated**: {given.seeds} streams of 4 ranks per factor, 8 documents per rank and iteration; rank 2 is slow "
-        f"from iteration {HEALTHY} on, for {AFTER} iterations. Delays in iterations (median); a rank that is called slow "
-        "by chance while it is slow counts as named. False alarms: of healthy ranks, and of rank 2 while healthy, in all "
-        f"{given.seeds * 4 * (HEALTHY + AFTER)} iterations. Sections: NVIDIA's resiliency package ({rule}; default "
-        f"threshold {THRESHOLD}, which 1.2x and 1.3x do not reach by themselves). Processor time is that of the decision "
-        "for all ranks, without any transport.\n\nA section around the backward pass of DDP ends on all ranks when the "
-        "slowest one's gradients are there, so nobody stands out; our client subtracts that wait.\n\n"
-        + "\n\n".join(tables)
+        f"**Simulated**: {given.seeds} streams of 4 ranks per factor, 8 documents per rank and iteration; rank 2 is "
+        f"slow from iteration {HEALTHY} on, for {AFTER} iterations. Delays in iterations (median); a rank that is "
+        "called slow by chance while it is slow counts as named. False alarms: of healthy ranks, and of rank 2 while "
+        f"healthy, in all {given.seeds * 4 * (HEALTHY + AFTER)} iterations. Sections: NVIDIA's resiliency package "
+        f"({rule}; default threshold {THRESHOLD}, which 1.2x and 1.3x do not reach by themselves). Processor time is "
+        "that of the decision for all ranks, without any transport.\n\nA section around the backward pass of DDP ends "
+        "on all ranks when the slowest one's gradients are there, so nobody stands out; our client subtracts that wait."
     )
+    body = "\n\n".join((body, *tables))
     command = f"python -m benchmarks.attach_stragglers --seeds {given.seeds}"
     command += " --package FOLDER" if given.package else ""
     facts = {**machine(), "job": "simulated, 4 data-parallel ranks"}

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-BEFORE, AFTER = 30, 5
+BEFORE, AFTER = 12, 3
 """Steps with all ranks before the death, and of every survivor after it."""
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 @dataclass(frozen=True)
