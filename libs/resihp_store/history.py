@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Select, Text, and_, exists, func, or_, select, type_coerce
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from resihp_store import tables as t
@@ -93,13 +94,14 @@ async def events(
     """Events of the database's own log, newest first."""
     e = t.events.c
     query = select(t.events).order_by(e.sequence.desc()).limit(limit)
-    if names:
-        query = query.where(e.name.in_(names))
     if job is not None:
         query = query.where(e.job == job)
     if before_sequence is not None:
         query = query.where(e.sequence < before_sequence)
-    return tuple(EventRecord(**_values(row)) for row in await connection.execute(query))
+    # One question per name: each is answered from an index in order, however rare the name is.
+    asked = [query.where(e.name == name) for name in dict.fromkeys(names)] or [query]
+    found = [EventRecord(**_values(row)) for q in asked for row in await connection.execute(q)]
+    return tuple(sorted(found, key=lambda event: -event.sequence)[:limit])
 
 
 async def achieved(connection: AsyncConnection, reconfiguration_ids: Collection[str]) -> dict[str, float | None]:
@@ -142,7 +144,7 @@ def _paged(query: Select[Any], time: Column[Any], identifier: Column[Any], page:
 def _concerns(connection: AsyncConnection, rank: int) -> ColumnElement[bool]:
     """Whether the incident's list of ranks holds `rank`."""
     if connection.dialect.name == "postgresql":
-        return t.incidents.c.ranks.contains([rank])
+        return type_coerce(t.incidents.c.ranks, JSONB).contains([rank])
     each = func.json_each(t.incidents.c.ranks).table_valued("value", name="each_rank")
     listed = exists(select(1).select_from(each).where(each.c.value == rank))
     # Most rows are ruled out by their text, which is much cheaper than to parse it.

@@ -260,6 +260,7 @@ events = Table(
     Column("body", _Json, nullable=False),
     Index(None, "job", "sequence"),
     Index(None, "name", "sequence"),
+    Index(None, "job", "name", "sequence"),
 )
 
 outbox = Table(

@@ -1,4 +1,4 @@
-"""Lists over all jobs by time stay quick over a long past.
+"""Lists over all jobs by time, and a job's events by name, stay quick over a long past.
 
 Revision: 0007.
 """
@@ -12,7 +12,11 @@ down_revision: str | None = "0006"
 branch_labels = None
 depends_on = None
 
-INDEXES = (("incidents", ["opened_at", "id"]), ("reconfigurations", ["created_at", "id"]))
+INDEXES = (
+    ("incidents", ["opened_at", "id"]),
+    ("reconfigurations", ["created_at", "id"]),
+    ("events", ["job", "name", "sequence"]),
+)
 
 
 def upgrade() -> None:
