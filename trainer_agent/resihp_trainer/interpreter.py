@@ -249,16 +249,17 @@ class Interpreter:
                 under_way.products[unit] = self.weight_gradients.take()
 
     def _begin(self) -> _Begun:
+        if self.virtual is None:
+            return 0.0, time.thread_time()
         self.waits.update()
         return self.clock(), time.thread_time()
 
     def _note(self, kind: OpKind, unit: Unit, batch: MicroBatch, work: Work, begun: _Begun) -> None:
-        """Note the segment; on a virtual clock wait until it has taken its time."""
+        """Note the segment: the processor seconds of this thread. (What others did on this core meanwhile, or with a
+        lock that this thread needs, is no part of the device.) On a virtual clock wait until it has taken its time."""
         start, busy = begun
-        busy = time.thread_time() - busy
-        seconds = max(0.0, self.clock() - start - self.waits.update())
+        seconds = time.thread_time() - busy
         if self.virtual is not None:
-            seconds = self.virtual.pad(MicroBatchWork(batch.num_tokens, batch.sum_sq_len), kind, seconds, busy)
-        else:  # what others did on this core meanwhile, or with a lock that this thread needs, is no part of the device
-            seconds = min(seconds, busy)
+            spent_s = max(0.0, self.clock() - start - self.waits.update())
+            seconds = self.virtual.pad(MicroBatchWork(batch.num_tokens, batch.sum_sq_len), kind, spent_s, seconds)
         work.segments.append(Segment(kind, unit, batch.num_tokens, batch.sum_sq_len, seconds))
