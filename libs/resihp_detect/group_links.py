@@ -37,7 +37,7 @@ class GroupLinks:
             name: (g, {r: m for m, r in enumerate(ranks)}) for g, (name, ranks) in enumerate(groups.items())
         }
         self._degree = max(len(ranks) for ranks in groups.values())
-        self._pending: dict[int, dict[tuple[str, int], tuple[float, int]]] = {}
+        self._pending: dict[int, dict[tuple[str, int], tuple[float, int, int]]] = {}
 
     @classmethod
     def of_tp_groups(cls, plan: ParallelPlan, mine: Collection[int], config: PeerConfig) -> GroupLinks | None:
@@ -56,9 +56,12 @@ class GroupLinks:
     @classmethod
     def of_edges(cls, plan: ParallelPlan, mine: Collection[int], config: PeerConfig) -> GroupLinks | None:
         """A plan's pipeline edges, named as their forward groups, if all ranks are in `mine`; None if there are no two
-        to compare."""
-        groups, sizes = {}, {}
-        for a, replica in enumerate(plan.replicas) if set(plan.active) <= set(mine) else ():
+        to compare, or if units migrate: then what a rank computes is not what its edges carry."""
+        groups: dict[str, tuple[int, ...]] = {}
+        sizes: dict[str, float] = {}
+        if plan.migrations or not set(plan.active) <= set(mine):
+            return None
+        for a, replica in enumerate(plan.replicas):
             for s in range(len(replica.stages) - 1):
                 for route in routes(plan, Place(a, s), Place(a, s + 1)):
                     start, stop = chunk_tokens(route.chunk, _MANY_TOKENS)
@@ -71,12 +74,12 @@ class GroupLinks:
     def kind(self) -> str:
         return self._kind
 
-    def note(self, iteration: int, rank: int, waits: Mapping[str, float], tokens: int) -> None:
-        """What one rank waited in its groups, by name. Others' groups, and seconds that are not positive, are left
-        out."""
+    def note(self, iteration: int, rank: int, waits: Mapping[str, float], tokens: int, num_units: int = 1) -> None:
+        """What one rank waited in its groups, by name, for so many micro-batches. Others' groups, and seconds that are
+        not positive, are left out."""
         for name, wait_s in waits.items():
             if name in self._places and rank in self._places[name][1] and wait_s > 0:
-                self._pending.setdefault(iteration, {})[name, rank] = (wait_s, tokens)
+                self._pending.setdefault(iteration, {})[name, rank] = (wait_s, tokens, num_units)
 
     def judge(self, iteration: int) -> tuple[Verdict, ...]:
         """All reports of the iteration are in that will come."""
@@ -86,12 +89,12 @@ class GroupLinks:
         if not known:
             return ()
         waits = np.full((1, len(self._groups), self._degree), np.nan)
-        size = np.zeros((1, len(self._groups)))
-        for (name, rank), (wait_s, tokens) in known.items():
+        size, count = np.zeros((2, 1, len(self._groups)))
+        for (name, rank), (wait_s, tokens, num_units) in known.items():
             g, members = self._places[name]
             waits[0, g, members[rank]] = wait_s
-            size[0, g] = tokens * self._sizes[name]
-        found = self._level.observe(iteration, waits, size)
+            size[0, g], count[0, g] = tokens * self._sizes[name], num_units
+        found = self._level.observe(iteration, waits, size, count)
         return tuple(self._named(v) for v in found if v.kind in _KINDS)  # what changes everywhere is nobody's link
 
     def _named(self, verdict: Verdict) -> Verdict:
@@ -110,5 +113,6 @@ class GroupLinks:
             raise ValueError(f"the snapshot is of links of kind {state['kind']!r}, not {self._kind!r}")
         self._level.restore(state["level"])
         self._pending = {}
-        for iteration, name, rank, wait_s, tokens in state["pending"]:
-            self._pending.setdefault(iteration, {})[name, rank] = (wait_s, tokens)
+        for iteration, name, rank, *seen in state["pending"]:
+            wait_s, tokens, num_units = seen
+            self._pending.setdefault(iteration, {})[name, rank] = (wait_s, tokens, num_units)

@@ -142,7 +142,7 @@ class JobLevel:
                     share.work(row.num_units, row.tokens, row.sum_sq_len),
                 )
                 for links in self._links:
-                    links.note(iteration, row.rank, self._waits_of(row), row.tokens)
+                    links.note(iteration, row.rank, self._waits_of(row), row.tokens, row.num_units)
                 frames += self._assembly.add(record)
             if row.step_s > 0 and share is not None and self._is_mine(JOB):
                 self._steps = self._steps or StepLevel(self.plan, self.model, self.config)

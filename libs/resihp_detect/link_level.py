@@ -49,17 +49,20 @@ class LinkLevel:
         self._level = DeviceLevel(edges, config)
         self.roster = self._level.roster
 
-    def observe(self, iteration: int, waits: Floats, size_bytes: Floats) -> tuple[Verdict, ...]:
+    def observe(
+        self, iteration: int, waits: Floats, size_bytes: Floats, transfers: Floats | None = None
+    ) -> tuple[Verdict, ...]:
         """Judge one iteration. `waits`: (kinds, edges, members) seconds summed over the iteration's transfers, NaN
-        where an edge has fewer members or a report is missing; `size_bytes`: (kinds, edges), 0 if unknown. Raises
-        ValueError for other shapes.
+        where an edge has fewer members or a report is missing; `size_bytes`: (kinds, edges), 0 if unknown; `transfers`:
+        how many there were, for their latency; None: equally many everywhere. Raises ValueError for other shapes.
         """
-        if waits.ndim != 3 or waits.shape[:2] != size_bytes.shape:
-            raise ValueError(f"waits {waits.shape} and bytes {size_bytes.shape} do not fit")
+        counts = np.ones_like(size_bytes) if transfers is None else transfers
+        if waits.ndim != 3 or waits.shape[:2] != size_bytes.shape or counts.shape != size_bytes.shape:
+            raise ValueError(f"waits {waits.shape}, bytes {size_bytes.shape}, counts {counts.shape} do not fit")
         known = np.isfinite(waits) & (waits >= 0)
         shortest = np.where(known, waits, np.inf).min(axis=2)
         seconds = np.where(known.sum(axis=2) >= 2, shortest, np.nan)[..., None]  # one member's wait alone says nothing
-        work = np.stack([np.ones_like(size_bytes), size_bytes, np.zeros_like(size_bytes)], axis=-1)
+        work = np.stack([counts, size_bytes, np.zeros_like(size_bytes)], axis=-1)
         found = self._level.observe(iteration, seconds, work)
         return tuple(replace(v, kind=_KINDS.get(v.kind, v.kind)) for v in found)
 

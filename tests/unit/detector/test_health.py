@@ -222,6 +222,19 @@ def test_a_slow_pipeline_edge_is_named_on_the_virtual_clock() -> None:
     assert slow.correlation_id == recovered.correlation_id
 
 
+def test_edges_of_replicas_with_other_shares_and_counts_are_equally_fast() -> None:
+    run = Run(PlayedJob(demo_plan()))
+    run.go_on(30)
+    run.job.change(uneven_plan(2), "r2")
+    run.go_on(60)
+    run.job.change(without_rank_5(3), "r3")
+    run.go_on(60)
+    assert run.events() == []
+    run.job.edges[6] = 3.0
+    run.go_on(8)
+    assert run.events() == [("link_slow", (4, 6))]
+
+
 def test_corrupted_state_is_reported_once_with_the_pair_or_the_culprit() -> None:
     run = Run(PlayedJob(demo_plan()))
     run.go_on(10)
