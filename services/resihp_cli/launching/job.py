@@ -139,7 +139,8 @@ class LaunchedJob:
             loss.resumed_s.setdefault(rank, now_s - loss.noticed_s)
             loss.iteration = loss.iteration or iteration
             if loss.resumed_s.keys() >= self._members.alive:
-                self._say(f"iteration {iteration} after {1e3 * max(loss.resumed_s.values()):.0f} ms, rank {loss.rank}")
+                after_ms = 1e3 * max(loss.resumed_s.values())
+                self._say(f"all past iteration {iteration}, {after_ms:.0f} ms after the loss of rank {loss.rank}")
 
     # --- all ranks ------------------------------------------------------------------------------------------------
 

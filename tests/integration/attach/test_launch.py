@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,43 @@ def test_a_script_that_knows_nothing_of_it_is_launched_as_torchrun_does(tmp_path
 def test_all_ranks_end_well(tmp_path: Path) -> None:
     done, outcome = launch(tmp_path, "/bin/true", ranks=2)
     assert (done.returncode, done.stderr, outcome["losses"]) == (0, "", [])
+
+
+def children(process: subprocess.Popen[str], count: int) -> list[int]:
+    """Processes of the ranks, once all are there."""
+    path, deadline_s = Path(f"/proc/{process.pid}/task/{process.pid}/children"), time.monotonic() + 60
+    while len(found := path.read_text().split()) < count:
+        assert time.monotonic() < deadline_s
+        assert process.poll() is None
+        time.sleep(0.05)
+    return [int(pid) for pid in found]
+
+
+def gone(pids: list[int]) -> bool:
+    deadline_s = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("number", "program"),
+    [
+        (signal.SIGTERM, ("/bin/sleep", "100")),
+        pytest.param(signal.SIGKILL, (str(SCRIPT), "--iterations", "1000000"), marks=pytest.mark.soak),
+    ],
+)
+def test_ranks_do_not_outlive_the_launcher(number: signal.Signals, program: tuple[str, ...]) -> None:
+    """Killed, it cannot tell them: they notice that nobody could say who is alive."""
+    command = [sys.executable, "-m", "resihp_cli", "launch", "-n", "2", *program]
+    with subprocess.Popen(command, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        pids = children(process, 2)
+        process.send_signal(number)
+        process.wait(timeout=60)
+        assert gone(pids)
+    assert process.returncode == (130 if number == signal.SIGTERM else -number)
 
 
 def test_wrong_use_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
