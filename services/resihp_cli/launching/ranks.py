@@ -92,10 +92,10 @@ def ending(code: int) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """By SIGSTOP or a debugger."""
+    """By a signal; one that is looked at with a debugger (state t) is not."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
     except OSError:
         return False
 
