@@ -45,6 +45,8 @@ class Side:
     replicas: int
     net_s: Sequence[float]
     iteration_s: Sequence[float]
+    failure: str = ""
+    """Why there are no runs."""
 
 
 def spread(name: str, values: Sequence[float]) -> list[str]:
@@ -83,9 +85,9 @@ def render_sides(sides: Sequence[Side]) -> str:
         [
             s.name,
             f"one of {s.replicas}",
-            milliseconds(Spread.of(s.net_s).median),
-            ", ".join(milliseconds(v) for v in s.net_s),
-            milliseconds(Spread.of(s.iteration_s).median),
+            milliseconds(Spread.of(s.net_s).median) if s.net_s else "-",
+            ", ".join(milliseconds(v) for v in s.net_s) or s.failure,
+            milliseconds(Spread.of(s.iteration_s).median) if s.iteration_s else "-",
         ]
         for s in sides
     ]
@@ -93,12 +95,15 @@ def render_sides(sides: Sequence[Side]) -> str:
 
 
 def torchft_side(python: str, replicas: int, tuned: bool, num_runs: int) -> Side:
-    """Raises CalledProcessError."""
+    """Without runs if there was no recovery to measure."""
     command = [python, "-m", "benchmarks.engine_recovery.torchft_job", "--replicas", str(replicas)]
     command += ["--runs", str(num_runs), *(TUNED if tuned else ())]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=400)
     runs = [json.loads(line) for line in done.stdout.splitlines()]
     how = f"tuned ({' '.join(TUNED)})" if tuned else "default timeouts"
+    if not runs:
+        reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return Side(f"torchft, {how}", replicas, [], [], f"no run: {reason[:200]}")
     return Side(
         f"torchft {runs[0]['version']}, {how}",
         replicas,
