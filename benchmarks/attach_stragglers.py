@@ -147,7 +147,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--package", help="folder that holds nvidia_resiliency_ext")
     given = parser.parse_args()
-    judge, rule = published, "its published rule"
+    judge: Callable[[Sequence[float]], set[int]] = published
+    rule = "its published rule"
     if given.package:
         sys.path.insert(0, given.package)
         from nvidia_resiliency_ext.straggler import reporting
