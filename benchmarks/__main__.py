@@ -23,7 +23,8 @@ def engine() -> None:
     """Workers driven directly, with the figures' own defaults."""
     engine_recovery.main(16, 4)
     many_changes.main(100, 7)
-    overhead.main(15, 2)
+    for job in overhead.JOBS:
+        overhead.main(job, 7, alone=False)
     reference.main(12)
     simulate.main(20, 7)
     loss_curve.main(500, 7)
