@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import pkgutil
 import re
 import shlex
@@ -57,6 +58,8 @@ def objection(command: str) -> str | None:
         here = inner
     known = {option for parameter in here.params for option in (*parameter.opts, *parameter.secondary_opts)}
     given = words[: words.index("--")] if "--" in words else words
+    if not here.context_settings.get("allow_interspersed_args", True):  # what follows the script is the script's
+        given = list(itertools.takewhile(lambda w: not w.endswith(".py"), given))
     unknown = [w for w in given if w.startswith("--") and w.partition("=")[0] not in known | {"--help"}]
     return f"{command!r}: no option {unknown[0]}" if unknown else None
 
@@ -72,6 +75,8 @@ def test_enough_commands_are_found() -> None:
     assert objection("resihp demo --kil 3@5") == "'resihp demo --kil 3@5': no option --kil"
     assert objection("resihp demonstrate") == "'resihp demonstrate': no such command"
     assert objection("resihp run -- torchrun --nproc-per-node 4 train.py") is None
+    assert objection("resihp launch --nproc-per-node 4 train.py --steps 3") is None
+    assert objection("resihp launch --steps 3 train.py") == "'resihp launch --steps 3 train.py': no option --steps"
 
 
 def test_modules_exist() -> None:
