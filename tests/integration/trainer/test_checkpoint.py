@@ -23,7 +23,10 @@ def test_a_job_goes_on_in_another_layout(start_job: StartJob, tmp_path: Path) ->
     first = start_job(5, checkpoints={"path": str(kept), "every": 2, "keep": 2})
     first.install(HEALTHY, "initial")
     first.run()
-    assert [iteration for iteration, _ in available(kept)] == [4, 5]
+    *earlier, last = [iteration for iteration, _ in available(kept)]
+    assert last == 5
+    assert len(earlier) == 1
+    assert set(earlier) <= {2, 3, 4}  # one that is due while the disk is busy with the one before begins later
     announced = {f.iteration for _, f in first.all(IterationCommitted) if "checkpoint" in f.phases_s}
     assert announced <= {2, 3, 4, 5}
     resumes = {"path": str(kept), "every": 4, "resume": True}
