@@ -7,7 +7,8 @@ import resihp_chassis
 
 BUS = (
     "Ack Bus BusError BusRefused BusStats BusUnavailable Handler JetStreamBus JetStreamSettings KeyFolder KeysError "
-    "Listener LocalNats MemoryBroker MemoryBus Outcome Reject Responder Retry ServerError Stored Subscription find_binary"
+    "Listener LocalNats MemoryBroker MemoryBus Outcome Reject Responder Retry ServerError Stored Subscription "
+    "find_binary"
 )
 CHASSIS = (
     "LATENCY_BUCKETS_S Check Clock Health HealthServer Main ManualClock Metrics PortInUse Report Service "
