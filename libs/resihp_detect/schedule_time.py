@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from resihp_plan import CostModel, ParallelPlan, Work, gradient_buckets, program, simulate
+from resihp_plan import CostModel, ParallelPlan, Work, program, simulate
+from resihp_plan.owners import volumes
 
 _RATIOS = np.exp2(np.arange(-4.0, 4.5, 0.5))
 """Candidates for the cost of squared lengths, relative to the operation count."""
@@ -19,7 +20,7 @@ class ScheduleTime:
 
     def __init__(self, plan: ParallelPlan, cost: CostModel) -> None:
         self._plan, self._cost = plan, cost
-        self._program, self._buckets = program(plan), gradient_buckets(plan, cost.model)
+        self._program, self._volumes = program(plan), volumes(plan, cost.model)
         self._scale = 1.0
 
     def seconds(self, work: Work) -> float:
@@ -75,4 +76,4 @@ class ScheduleTime:
         return error
 
     def _makespan(self, work: Work, cost: CostModel, health: Mapping[int, float] | None = None) -> float:
-        return simulate(self._plan, self._program, work, cost, health=health, buckets=self._buckets).makespan_s
+        return simulate(self._plan, self._program, work, cost, health=health, volume_of=self._volumes).makespan_s

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from types import MappingProxyType
 
@@ -54,11 +54,14 @@ def shares(num_units: int, weights: Sequence[int]) -> tuple[int, ...]:
     >>> shares(22, (3, 1))
     (17, 5)
     """
+    return _shares(num_units, tuple(weights))
+
+
+@lru_cache(maxsize=4096)
+def _shares(num_units: int, weights: tuple[int, ...]) -> tuple[int, ...]:
     total = sum(weights)
     if num_units < 0 or total <= 0 or any(w < 0 for w in weights):
-        raise ValueError(
-            f"cannot share {num_units} units by weights {tuple(weights)}: need units >= 0, weights >= 0, sum > 0"
-        )
+        raise ValueError(f"cannot share {num_units} units by weights {weights}: need units >= 0, weights >= 0, sum > 0")
     floors = [num_units * w // total for w in weights]
     left = num_units - sum(floors)
     # At most sum(remainders)/total members have a non-zero remainder left over, so a weight of 0 never gets a unit.

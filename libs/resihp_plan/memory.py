@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 
 from resihp_plan.activations import Activations, Share, held_units
 from resihp_plan.cluster import Cluster
 from resihp_plan.layout import Layout, unit_shares
 from resihp_plan.model import EMBEDDING, HEAD, ModelSpec, Split
+from resihp_plan.owners import cut, unit_elements
 from resihp_plan.plan import ParallelPlan
 
 _MOVED_COPIES = 3
@@ -83,18 +84,15 @@ class MemoryModel:
         position = held.plan.position(rank)
         if position is None:
             return 0
-        one_copy = self.bytes_per_element * held.num_elements(rank)
-        return self.state_copies * one_copy + max(one_copy, self.activation_bytes(held.plan, *position))
+        return self._peak(held.num_elements(rank), self.activation_bytes(held.plan, *position))
 
     def activation_bytes(self, plan: ParallelPlan, replica: int, stage: int, member: int) -> int:
         """Forward and backward of one member: what is kept for all micro-batches in flight, and the working set."""
         stages = plan.replicas[replica].stages
         st, is_last = stages[stage], stage == len(stages) - 1
-        most = plan.num_units(replica, stage)
-        if not most:
+        in_flight, late = self._held_units(plan, replica, stage)
+        if not in_flight:
             return 0
-        in_flight, late = held_units(plan.schedule, len(stages), stage, self.model, mixed=replica in plan.mixed)
-        in_flight, late = min(in_flight, most), min(late, max(0, most - in_flight) + self.model.recompute)
         units = {s: unit_shares(st, self.model, s) for s in (Split.ATTENTION, Split.MLP, Split.VOCAB)}
         share = {s: u[member] / sum(u) for s, u in units.items()}
         of = self._activations
@@ -105,6 +103,12 @@ class MemoryModel:
         # In the backward the head comes first, and is gone when the layers' turn comes.
         in_layers, in_head = of.layer_working(share), of.head_working(share) if is_last else 0.0
         return int(lasting + max((in_flight - 1) * head + in_layers, in_flight * head + in_head))
+
+    def _held_units(self, plan: ParallelPlan, replica: int, stage: int) -> tuple[int, int]:
+        """`held_units` of a stage that executes only so many."""
+        most, num_stages = plan.num_units(replica, stage), len(plan.replicas[replica].stages)
+        in_flight, late = held_units(plan.schedule, num_stages, stage, self.model, mixed=replica in plan.mixed)
+        return min(in_flight, most), min(late, max(0, most - in_flight) + self.model.recompute)
 
     def room(self, rank: int, parameters: float, share: Share) -> MemberRoom | None:
         """For a member that holds this share of a layer's parameters and of each split's units; None without limit."""
@@ -137,10 +141,45 @@ class MemoryModel:
         old layout is still the one to go back to. Packets in flight come on top for the time of the move."""
         return _MOVED_COPIES * self.bytes_per_element * (old.num_elements(rank) + new.num_elements(rank))
 
-    def excess(self, held: Layout) -> tuple[tuple[int, int, int], ...]:
-        """(rank, needed, limit) in bytes of every rank that does not fit."""
-        needed = ((rank, self.rank_bytes(held, rank)) for rank in held.ranks if rank in self.limit_of)
-        return tuple((rank, need, self.limit_of[rank]) for rank, need in needed if need > self.limit_of[rank])
+    def excess(self, plan: ParallelPlan) -> tuple[tuple[int, int, int], ...]:
+        """(rank, needed, limit) in bytes of every rank that does not fit, ascending."""
+        found = []
+        for a, replica in enumerate(plan.replicas):
+            last = len(replica.stages) - 1
+            for s, st in enumerate(replica.stages):
+                key = st.layer_stop - st.layer_start, st.weights, s == 0, s == last, self._held_units(plan, a, s)
+                if key not in self._needs:
+                    self._needs[key] = self._stage_bytes(plan, a, s)
+                for rank, need in zip(st.ranks, self._needs[key], strict=True):
+                    if need > self.limit_of.get(rank, need):
+                        found.append((rank, need, self.limit_of[rank]))
+        return tuple(sorted(found))
+
+    @cached_property
+    def _needs(self) -> dict[object, tuple[int, ...]]:
+        """Of the members of stages that are alike."""
+        return {}
+
+    def _stage_bytes(self, plan: ParallelPlan, replica: int, stage: int) -> tuple[int, ...]:
+        """`rank_bytes` of its members."""
+        stages = plan.replicas[replica].stages
+        st, is_last = stages[stage], stage == len(stages) - 1
+        parts = [(0, st.layer_stop - st.layer_start)]
+        parts += [(EMBEDDING, 1)] if stage == 0 or (is_last and self.model.tied_embeddings) else []
+        parts += [(HEAD, 1)] if is_last else []
+        found = []
+        for t, member in enumerate(cut(st, self.model)):
+            elements = sum(
+                n * (stop - start) * size
+                for part, n in parts
+                for (start, stop), size in zip(member, unit_elements(self.model, part), strict=True)
+            )
+            found.append(self._peak(elements, self.activation_bytes(plan, replica, stage, t)))
+        return tuple(found)
+
+    def _peak(self, num_elements: int, activation_bytes: int) -> int:
+        one_copy = self.bytes_per_element * num_elements
+        return self.state_copies * one_copy + max(one_copy, activation_bytes)
 
 
 @lru_cache(maxsize=64)

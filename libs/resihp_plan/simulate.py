@@ -8,14 +8,14 @@ transfer. After its last operation a rank reduces its gradient buckets in their 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from resihp_plan.buckets import Bucket, gradient_buckets
 from resihp_plan.cluster import Health
 from resihp_plan.cost import CostModel, StageCost
 from resihp_plan.edges import Place
+from resihp_plan.owners import volumes
 from resihp_plan.plan import ParallelPlan
 from resihp_plan.program import MATCHING_SEND, Op, OpKind, Program
 from resihp_plan.workload import MicroBatchWork, Work
@@ -54,9 +54,9 @@ def simulate(
     cost: CostModel,
     *,
     health: Health | None = None,
-    buckets: Sequence[Bucket] | None = None,
+    volume_of: Mapping[tuple[int, ...], int] | None = None,
 ) -> Simulation:
-    """Simulate a checked program. `work`: [replica][micro-batch]; `buckets`: of this plan, if they are at hand.
+    """Simulate a checked program. `work`: [replica][micro-batch]; `volume_of`: `volumes` of this plan, if at hand.
 
     Raises ValueError if `work` does not fit the plan, and for a program that waits for ever.
 
@@ -69,15 +69,19 @@ def simulate(
     >>> simulate(plan, program(plan), ((MicroBatchWork(1, 1),) * 4,), cost).makespan_s
     18.0
     """
-    known = gradient_buckets(plan, cost.model) if buckets is None else buckets
-    return synchronise(plan, [run_pipelines(plan, program, work, cost, health)], known, cost)
+    known = volumes(plan, cost.model) if volume_of is None else volume_of
+    return synchronise(plan, run_pipelines(plan, program, work, cost, health), known, cost)
+
+
+What = Op | str | tuple[int, ...]
 
 
 @dataclass
 class _Node:
     """A step with the predecessor that determined its start."""
 
-    what: Op | str
+    what: What
+    """A bucket is its owners."""
     start: float
     stop: float
     before: _Node | None
@@ -85,8 +89,7 @@ class _Node:
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """When each rank is done with its operations, why then, and how long it computed. Replicas that do not exchange
-    work can be run one by one."""
+    """When each rank is done with its operations, why then, and how long it computed."""
 
     clock: Mapping[int, float]
     last: Mapping[int, _Node | None]
@@ -195,21 +198,17 @@ class _Run:
 
 
 def synchronise(
-    plan: ParallelPlan, runs: Iterable[PipelineRun], buckets: Sequence[Bucket], cost: CostModel
+    plan: ParallelPlan, run: PipelineRun, volume_of: Mapping[tuple[int, ...], int], cost: CostModel
 ) -> Simulation:
-    """Gradient buckets and vote after the pipelines; `runs` together cover the plan's active ranks."""
-    clock = dict.fromkeys(plan.world, 0.0)
-    last: dict[int, _Node | None] = dict.fromkeys(plan.world)
-    busy = dict.fromkeys(plan.world, 0.0)
-    for run in runs:
-        clock.update(run.clock)
-        last.update(run.last)
-        busy.update(run.busy)
+    """Gradient buckets and vote after the pipelines; `volume_of`: `volumes` of the plan."""
+    idle = dict.fromkeys(plan.world, 0.0)
+    clock, busy = {**idle, **run.clock}, {**idle, **run.busy}
+    last: dict[int, _Node | None] = {**dict.fromkeys(plan.world), **run.last}
     pipeline_s = max(clock.values())
-    for bucket in buckets:
-        if bucket.is_shared:
-            seconds = cost.all_reduce_s(len(bucket.owners), bucket.num_elements, cost.link(bucket.owners))
-            _join(bucket.owners, f"bucket {'-'.join(map(str, bucket.owners))}", seconds, clock, last)
+    for owners, num_elements in volume_of.items():
+        if len(owners) > 1:
+            seconds = cost.all_reduce_s(len(owners), num_elements, cost.link(owners))
+            _join(owners, owners, seconds, clock, last)
     vote = cost.collective_latency_s if len(plan.world) > 1 else 0.0
     _join(plan.world, "vote", vote, clock, last)
     makespan = max(clock.values())
@@ -223,7 +222,11 @@ def synchronise(
 
 
 def _join(
-    ranks: Sequence[int], what: str, seconds: float, clock: dict[int, float], last: dict[int, _Node | None]
+    ranks: Sequence[int],
+    what: str | tuple[int, ...],
+    seconds: float,
+    clock: dict[int, float],
+    last: dict[int, _Node | None],
 ) -> None:
     """A collective starts when its last member arrives and ends for all members together."""
     latest = max(ranks, key=lambda r: (clock[r], -r))
@@ -235,6 +238,7 @@ def _join(
 def _path(node: _Node | None) -> tuple[Step, ...]:
     path: list[Step] = []
     while node is not None:
-        path.append(Step(str(node.what), node.start, node.stop))
+        what = f"bucket {'-'.join(map(str, node.what))}" if isinstance(node.what, tuple) else str(node.what)
+        path.append(Step(what, node.start, node.stop))
         node = node.before
     return tuple(reversed(path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from resihp_plan.layout import layout, unit_shares
+from resihp_plan.layout import unit_shares
 from resihp_plan.memory import MemoryModel
 from resihp_plan.model import ModelSpec, Split
 from resihp_plan.plan import InvalidPlan, ParallelPlan, StagePlan
@@ -38,7 +38,7 @@ def validate(
     _check_micro_batches(plan, num_micro_batches)
     _check_migrations(plan)
     if memory is not None:
-        for rank, needed, limit in memory.excess(layout(plan, model)):
+        for rank, needed, limit in memory.excess(plan):
             raise InvalidPlan(f"memory: rank {rank} needs {needed} bytes and has {limit}")
 
 

@@ -18,12 +18,11 @@ from resihp_plan import (
     Workload,
     check_program,
     describe_change,
-    layout,
     program,
-    transfers,
     validate,
 )
 from resihp_plan.cluster import Health
+from resihp_plan.owners import lost
 from resihp_plan.planner import Decision, Infeasible, InfeasibleKind, plan_after_loss, plan_initial, predict
 from resihp_scheduler.calibration import Calibration, calibrated_cost, workload_of
 from resihp_scheduler.situation import Situation
@@ -102,7 +101,7 @@ class JobPlanning:
         if limit is None:
             return ()
         memory = MemoryModel(self.model, tokens, dict.fromkeys(plan.world, limit), self.cost.bytes_per_element)
-        return memory.excess(layout(plan, self.model))
+        return memory.excess(plan)
 
     def first(self, epoch: int) -> Choice:
         """The initial plan with its prediction."""
@@ -200,8 +199,7 @@ class JobPlanning:
 
     def _complete(self, plan: ParallelPlan, alive: Collection[int]) -> bool:
         """Whether every slice has a live holder in this layout."""
-        held = layout(plan, self.model)
-        return not transfers(held, held, alive=alive).missing
+        return not lost(plan, self.model, frozenset(alive))
 
     def requested(self, situation: Situation, wanted: ParallelPlan) -> Choice:
         """An operator's plan, checked against the job and completed: devices that it leaves out stand by.

@@ -22,17 +22,28 @@ class Balancer:
 
     def __init__(self, cost: CostModel, work: MicroBatchWork, health: Health | None) -> None:
         self.cost, self.work, self.health = cost, work, health
-        self._pace: dict[tuple[int, tuple[int, ...], tuple[float, ...], bool], float] = {}
+        self._pace: dict[tuple[tuple[int, ...], tuple[float, ...], bool], dict[int, float]] = {}
         self._fill_and_pace: dict[Stages, tuple[float, float]] = {}
+        self._best: dict[tuple[tuple[float, ...], bool], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._counts: dict[tuple[tuple[tuple[int, ...], tuple[float, ...]], ...], list[int]] = {}
 
     def pace_s(self, stage: StagePlan, *, last: bool) -> float:
         """Seconds of forward and backward of one micro-batch in one stage."""
-        speeds = tuple(speed_of(rank, self.health) for rank in stage.ranks)
-        key = (stage.layer_stop - stage.layer_start, stage.weights, speeds, last)
-        if key not in self._pace:
+        return self._seconds(stage, stage.layer_stop - stage.layer_start, last, self._paces(stage, last))
+
+    def _paces(self, stage: StagePlan, last: bool) -> dict[int, float]:
+        """Layers -> seconds, as far as known, of groups that are alike."""
+        return self._pace.setdefault((stage.weights, self._speeds(stage.ranks), last), {})
+
+    def _speeds(self, group: Group) -> tuple[float, ...]:
+        return tuple([speed_of(rank, self.health) for rank in group])
+
+    def _seconds(self, like: StagePlan, layers: int, last: bool, known: dict[int, float]) -> float:
+        if layers not in known:
+            stage = StagePlan(0, layers, like.ranks, like.weights)
             cost = self.cost.stage_cost(stage, last=last, health=self.health)
-            self._pace[key] = cost.round_trip(self.work).seconds(self.work)
-        return self._pace[key]
+            known[layers] = cost.round_trip(self.work).seconds(self.work)
+        return known[layers]
 
     def fill_and_pace(self, stages: Stages) -> tuple[float, float]:
         """Seconds of the first micro-batch through the whole pipeline and back, and of each further one."""
@@ -48,21 +59,32 @@ class Balancer:
         Top-k by speed, for every k (paper, Eq. 4, without the restriction to powers of two); a smaller k only if it is
         strictly faster, and never with `largest`. TP order stays as given.
         """
-        by_speed = sorted(range(len(group)), key=lambda i: (-speed_of(group[i], self.health), i))
-        best: tuple[float, StagePlan] | None = None
+        speeds = self._speeds(group)
+        key = speeds, largest
+        if key not in self._best:
+            self._best[key] = self._choose(group, speeds, largest)
+        members, weights = self._best[key]
+        return StagePlan(0, self.cost.model.num_layers, tuple(group[i] for i in members), weights)
+
+    def _choose(
+        self, group: Group, speeds: tuple[float, ...], largest: bool
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Which members, and their weights: groups with equal speeds are alike."""
+        by_speed = sorted(range(len(group)), key=lambda i: (-speeds[i], i))
+        best: tuple[float, tuple[int, ...], tuple[int, ...]] | None = None
         for k in range(len(group), 0, -1):
-            chosen = tuple(group[i] for i in sorted(by_speed[:k]))
+            members = tuple(sorted(by_speed[:k]))
+            chosen = tuple(group[i] for i in members)
             weights = group_weights(chosen, self.cost.model, self.health)
             if weights is None:
                 continue
-            stage = StagePlan(0, self.cost.model.num_layers, chosen, weights)
-            pace = self.pace_s(stage, last=False)
+            pace = self.pace_s(StagePlan(0, self.cost.model.num_layers, chosen, weights), last=False)
             if best is None or pace < best[0]:
-                best = (pace, stage)
+                best = (pace, members, weights)
             if largest:
                 break
         assert best is not None  # a group of one always works
-        return best[1]
+        return best[1:]
 
     def spread_layers(self, groups: Sequence[StagePlan]) -> Stages:
         """Give each stage the number of layers that makes the slowest stage as fast as possible.
@@ -73,9 +95,21 @@ class Balancer:
         num_layers = self.cost.model.num_layers
         if len(groups) > num_layers:
             raise ValueError(f"{len(groups)} stages for {num_layers} layers")
+        key = tuple([(g.weights, self._speeds(g.ranks)) for g in groups])
+        if key not in self._counts:
+            self._counts[key] = self._spread(groups, num_layers)
+        stages, start = [], 0
+        for g, n in zip(groups, self._counts[key], strict=True):
+            stages.append(StagePlan(start, start + n, g.ranks, g.weights))
+            start += n
+        return tuple(stages)
+
+    def _spread(self, groups: Sequence[StagePlan], num_layers: int) -> list[int]:
+        end = len(groups) - 1
+        known = [self._paces(g, s == end) for s, g in enumerate(groups)]
 
         def seconds(s: int, layers: int) -> float:
-            return self.pace_s(StagePlan(0, layers, groups[s].ranks, groups[s].weights), last=s == len(groups) - 1)
+            return self._seconds(groups[s], layers, s == end, known[s])
 
         counts = [1] * len(groups)
         heap = [(seconds(s, 2), s) for s in range(len(groups))]
@@ -84,11 +118,7 @@ class Balancer:
             _, s = heapq.heappop(heap)
             counts[s] += 1
             heapq.heappush(heap, (seconds(s, counts[s] + 1), s))
-        stages, start = [], 0
-        for g, n in zip(groups, counts, strict=True):
-            stages.append(StagePlan(start, start + n, g.ranks, g.weights))
-            start += n
-        return tuple(stages)
+        return counts
 
 
 def group_weights(group: Group, model: ModelSpec, health: Health | None) -> tuple[int, ...] | None:
@@ -106,22 +136,3 @@ def group_weights(group: Group, model: ModelSpec, health: Health | None) -> tupl
 def _everybody_works(group: Group, weights: tuple[int, ...], model: ModelSpec) -> bool:
     stage = StagePlan(0, model.num_layers, group, weights)
     return all(min(unit_shares(stage, model, split)) > 0 for split in (Split.ATTENTION, Split.VOCAB))
-
-
-def spread_micro_batches(fill_s: Sequence[float], pace: Sequence[float], num_micro_batches: int) -> tuple[int, ...]:
-    """Counts per replica that minimise the time of the slowest.
-
-    Replica a needs `fill_s[a] + (m - 1) * pace[a]` for m > 0. Greedy by the time after one more; optimal, because each
-    replica's time grows with its count.
-
-    >>> spread_micro_batches([2.0, 2.0], [1.0, 2.0], 8)
-    (5, 3)
-    """
-    counts = [0] * len(fill_s)
-    heap = [(seconds, a) for a, seconds in enumerate(fill_s)]
-    heapq.heapify(heap)
-    for _ in range(num_micro_batches):
-        seconds, a = heapq.heappop(heap)
-        counts[a] += 1
-        heapq.heappush(heap, (seconds + pace[a], a))
-    return tuple(counts)

@@ -15,7 +15,8 @@ from math import comb, prod
 from resihp_plan.cluster import Health
 from resihp_plan.cost import CostModel
 from resihp_plan.plan import ParallelPlan, ReplicaPlan, StagePlan
-from resihp_plan.planner.balance import Balancer, Group, Stages, group_weights, spread_micro_batches
+from resihp_plan.planner.balance import Balancer, Group, Stages, group_weights
+from resihp_plan.planner.level import level
 from resihp_plan.workload import Workload
 
 MAX_COMPOSITIONS = 40
@@ -92,14 +93,20 @@ class Search:
 
     def counts(self, replicas: Sequence[Stages]) -> tuple[int, ...]:
         """Micro-batches per replica, level by the estimate."""
-        times = [self.fill_and_pace(r) for r in replicas]
-        return spread_micro_batches([t[0] for t in times], [t[1] for t in times], self.workload.num_micro_batches)
+        return self._level([self.fill_and_pace(r) for r in replicas])
 
     def estimate_s(self, replicas: Sequence[Stages]) -> float:
         """Time of the slowest replica with the best counts; good for ranking only, `simulate` decides."""
-        counts = self.counts(replicas)
-        times = [self.fill_and_pace(r) for r in replicas]
-        return max(fill + (m - 1) * pace for (fill, pace), m in zip(times, counts, strict=True) if m > 0)
+        return self.level_s([self.fill_and_pace(r) for r in replicas])
+
+    def level_s(self, times: Sequence[tuple[float, float]]) -> float:
+        """`estimate_s`, from what `fill_and_pace` says."""
+        return max([fill + (m - 1) * pace for (fill, pace), m in zip(times, self._level(times), strict=True) if m > 0])
+
+    def _level(self, times: Sequence[tuple[float, float]]) -> tuple[int, ...]:
+        found = level([fill - pace for fill, pace in times], [t[1] for t in times], self.workload.num_micro_batches)
+        assert found is not None  # no least, no caps
+        return found
 
 
 def arrangements(plan: ParallelPlan, usable: Collection[int], search: Search) -> tuple[Arrangement, ...]:
@@ -225,20 +232,24 @@ def _join(replicas: tuple[Stages, ...], pool: tuple[int, ...], search: Search) -
     In a replica only its slowest stage is a candidate: making another one faster does not make the replica faster.
     """
     standby: list[int] = []
+    times = [search.fill_and_pace(stages) for stages in replicas]
+    slowest = [search.slowest(stages) for stages in replicas]
+    now = search.level_s(times)
     for device in pool:
-        now = search.estimate_s(replicas)
-        best: tuple[float, tuple[Stages, ...]] | None = None
+        best: tuple[float, int, Stages] | None = None
         for a, stages in enumerate(replicas):
-            s = search.slowest(stages)
+            s = slowest[a]
             grown = search.grown(stages[s], device)
             if grown is None:
                 continue
-            trial = (*replicas[:a], (*stages[:s], grown, *stages[s + 1 :]), *replicas[a + 1 :])
-            seconds = search.estimate_s(trial)
+            trial = (*stages[:s], grown, *stages[s + 1 :])
+            seconds = search.level_s([*times[:a], search.fill_and_pace(trial), *times[a + 1 :]])
             if best is None or seconds < best[0]:
-                best = (seconds, trial)
+                best = (seconds, a, trial)
         if best is not None and best[0] < now:
-            replicas = best[1]
+            now, a, stages = best
+            replicas = (*replicas[:a], stages, *replicas[a + 1 :])
+            times[a], slowest[a] = search.fill_and_pace(stages), search.slowest(stages)
         else:
             standby.append(device)
     return Arrangement("", replicas, tuple(standby))

@@ -24,7 +24,7 @@ from resihp_plan.planner.polish import polish
 from resihp_plan.planner.price import Price
 from resihp_plan.planner.proof import prove
 from resihp_plan.planner.search import nodes_of, search
-from resihp_plan.planner.shape import Shape
+from resihp_plan.planner.shape import Shape, shape_of
 from resihp_plan.planner.space import Space
 from resihp_plan.planner.tpgroups import GroupMaker
 from resihp_plan.workload import Workload
@@ -121,24 +121,6 @@ def plan_change(
 
 def _fitted(workload: Workload, plan: ParallelPlan) -> Workload:
     return Workload(plan.num_micro_batches, workload.tokens_per_micro_batch, workload.sum_sq_len_per_micro_batch)
-
-
-def shape_of(plan: ParallelPlan, maker: GroupMaker) -> Shape | None:
-    """The plan as the search sees it; None if it uses a stopped device, or weights that give somebody nothing."""
-    pipelines = []
-    for replica in plan.replicas:
-        groups = []
-        for stage in replica.stages:
-            if any((maker.health or {}).get(r, 1.0) <= 0.0 for r in stage.ranks):
-                return None
-            group = maker.given(stage.ranks, stage.weights)
-            if group is None:
-                return None
-            groups.append(group)
-        pipelines.append(tuple(groups))
-    layers = tuple(tuple(st.layer_stop - st.layer_start for st in r.stages) for r in plan.replicas)
-    counts = tuple(r.num_micro_batches for r in plan.replicas)
-    return Shape(tuple(pipelines), layers, counts, plan.schedule, plan.migrations)
 
 
 class _Planning:

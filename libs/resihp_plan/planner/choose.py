@@ -10,10 +10,10 @@ from resihp_plan.cost import CostModel
 from resihp_plan.memory import MemoryModel
 from resihp_plan.model import ModelSpec
 from resihp_plan.plan import ParallelPlan, Schedule
-from resihp_plan.planner.change import shape_of
 from resihp_plan.planner.decision import Infeasible, InfeasibleKind
 from resihp_plan.planner.initial import plan_initial
 from resihp_plan.planner.polish import polish
+from resihp_plan.planner.shape import shape_of
 from resihp_plan.planner.space import Space
 from resihp_plan.planner.tpgroups import GroupMaker
 from resihp_plan.workload import Workload

@@ -6,24 +6,22 @@ divisions of the micro-batches. Within `TOLERANCE` of the fastest, the one that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from resihp_plan.buckets import buckets_of
-from resihp_plan.check import check_program
 from resihp_plan.cluster import Cluster, Health
 from resihp_plan.cost import CostModel
 from resihp_plan.describe import describe_change
-from resihp_plan.layout import Layout, layout
 from resihp_plan.memory import MemoryModel
 from resihp_plan.model import EMBEDDING, HEAD, ModelSpec
+from resihp_plan.owners import Owned, lost
 from resihp_plan.plan import ParallelPlan, ReplicaPlan
 from resihp_plan.planner.candidates import Arrangement, Search, arrangements
 from resihp_plan.planner.decision import Alternative, Decision, Infeasible, InfeasibleKind
-from resihp_plan.planner.predict import Predictor, predict
-from resihp_plan.program import program
-from resihp_plan.transfers import transfers
-from resihp_plan.validate import validate
+from resihp_plan.planner.moving import Mover
+from resihp_plan.planner.predict import Predictor
+from resihp_plan.planner.proof import prove
 from resihp_plan.workload import Workload
 
 TOLERANCE = 0.02
@@ -70,28 +68,30 @@ def plan_after_loss(
     usable = frozenset(r for r in alive if (health or {}).get(r, 1.0) > 0.0)
     if not usable:
         raise Infeasible(InfeasibleKind.NO_DEVICES, f"none of the {len(cluster.ranks)} devices is alive")
-    held = layout(state_plan or plan, model)
-    if require_state:
-        _require_state(held, frozenset(alive))
+    held = state_plan or plan
+    missing = lost(held, model, frozenset(alive))
+    if require_state and missing:
+        raise _no_holder(missing, set(held.active) - set(alive))
     costs = cost or CostModel.for_model(model)
     search = Search(costs, workload, health, cluster.node_of, span_nodes=_spans_nodes(plan, cluster))
-    scorer = _Scorer(plan, model, cluster, frozenset(alive), held, search, plan.epoch + 1 if epoch is None else epoch)
+    mover = Mover(held, model, missing)
+    scorer = _Scorer(plan, cluster, frozenset(alive), mover, search, plan.epoch + 1 if epoch is None else epoch)
     try:
         scored = scorer.scored(arrangements(plan, usable, search))
     except Infeasible:  # of memory: groups as large as possible need the least
         widest = Search(costs, workload, health, cluster.node_of, span_nodes=True, largest_groups=True)
         scored = scorer.scored(arrangements(plan, usable, widest))
     chosen = scorer.choose(scored)
-    validate(chosen.plan, model, alive=usable, num_micro_batches=workload.num_micro_batches, memory=scorer.memory)
-    check_program(program(chosen.plan), chosen.plan)
-    healthy = predict(reference or plan, _fitted(workload, reference or plan), search.cost)
-    total = len((reference or plan).world)
+    prove(chosen.plan, model, usable, workload)
+    healthy = reference or plan
+    typical = _fitted(workload, healthy)
+    healthy_tokens_per_s = typical.tokens / Predictor(typical, costs, None).step_s(healthy)
     return Decision(
         plan=chosen.plan,
         name=chosen.name,
         predicted_step_s=chosen.step_s,
         predicted_tokens_per_s=workload.tokens / chosen.step_s,
-        bound_tokens_per_s=healthy.tokens_per_s * len(usable) / total,
+        bound_tokens_per_s=healthy_tokens_per_s * len(usable) / len(healthy.world),
         alternatives=scorer.alternatives(scored, chosen),
         reason=scorer.reason(chosen),
         difference=describe_change(plan, chosen.plan),
@@ -111,18 +111,14 @@ def _fitted(workload: Workload, plan: ParallelPlan) -> Workload:
     return Workload(plan.num_micro_batches, workload.tokens_per_micro_batch, workload.sum_sq_len_per_micro_batch)
 
 
-def _require_state(held: Layout, alive: Collection[int]) -> None:
-    missing = transfers(held, held, alive=alive).missing
-    if not missing:
-        return
-    layers = sorted({held.tensors[name].layer for name, _, _ in missing if held.tensors[name].layer >= 0})
+def _no_holder(missing: Sequence[Owned], dead: Collection[int]) -> Infeasible:
+    layers = sorted({m.part + i for m in missing if m.part >= 0 for i in range(m.num_layers)})
     parts = [f"layers {_ranges(layers)}"] if layers else []
-    others = {held.tensors[name].layer for name, _, _ in missing}
-    parts += [word for layer, word in ((EMBEDDING, "embedding"), (HEAD, "head")) if layer in others]
-    lost = sorted(set(held.ranks) - set(alive))
-    raise Infeasible(
+    others = {m.part for m in missing}
+    parts += [word for part, word in ((EMBEDDING, "embedding"), (HEAD, "head")) if part in others]
+    return Infeasible(
         InfeasibleKind.NO_STATE_HOLDER,
-        f"state of {', '.join(parts)} is held by nobody alive (lost ranks {lost}, {len(missing)} tensor slices)",
+        f"state of {', '.join(parts)} is held by nobody alive (lost ranks {sorted(dead)})",
     )
 
 
@@ -137,37 +133,28 @@ def _ranges(numbers: list[int]) -> str:
     return ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Scored:
     name: str
     plan: ParallelPlan
     step_s: float
-    layout: Layout
 
 
 class _Scorer:
     """Predictions and bytes of the candidates of one planning."""
 
     def __init__(
-        self,
-        old: ParallelPlan,
-        model: ModelSpec,
-        cluster: Cluster,
-        alive: frozenset[int],
-        held: Layout,
-        search: Search,
-        epoch: int,
+        self, old: ParallelPlan, cluster: Cluster, alive: frozenset[int], mover: Mover, search: Search, epoch: int
     ) -> None:
-        self.old, self.model, self.cluster, self.alive = old, model, cluster, alive
-        self.held, self.search, self.epoch = held, search, epoch
-        tokens = search.workload.tokens_per_micro_batch
-        self.memory = MemoryModel.of(cluster, model, tokens, search.cost.bytes_per_element)
-        self.predictor = Predictor(search.workload, search.cost, search.health)
-        self._bytes: dict[str, int] = {}
+        self.old, self.alive, self.mover, self.search, self.epoch = old, alive, mover, search, epoch
+        tokens, cost = search.workload.tokens_per_micro_batch, search.cost
+        self.memory = MemoryModel.of(cluster, cost.model, tokens, cost.bytes_per_element)
+        self.predictor = Predictor(search.workload, cost, search.health)
+        self._bytes: dict[_Scored, int] = {}
 
     def scored(self, candidates: tuple[Arrangement, ...]) -> list[_Scored]:
         """The best few by estimate, with the best of every kind among them; fastest first. Raises `Infeasible`."""
-        found: list[_Scored] = []
+        found: list[tuple[str, ParallelPlan]] = []
         full: list[str] = []
         kinds: set[str] = set()
         simulated = 0
@@ -185,12 +172,12 @@ class _Scorer:
                 continue
             kinds.add(candidate.name)
             simulated += 1
-            held = layout(fitting[0], self.model)  # layout and buckets do not depend on the counts
-            buckets = buckets_of(held)
-            found += [_Scored(candidate.name, p, self.predictor.step_s(p, buckets), held) for p in fitting]
+            found += [(candidate.name, plan) for plan in fitting]
         if not found:
             raise Infeasible(InfeasibleKind.MEMORY, f"{len(full)} candidates do not fit; {full[0]}")
-        return sorted(found, key=lambda x: (x.step_s, x.name, x.plan.digest))
+        seconds = self.predictor.steps_s([plan for _, plan in found])
+        scored = [_Scored(name, plan, step_s) for (name, plan), step_s in zip(found, seconds, strict=True)]
+        return _ordered(scored, lambda x: (x.step_s, x.name))
 
     def _plan(self, candidate: Arrangement, counts: tuple[int, ...]) -> ParallelPlan:
         return ParallelPlan(
@@ -204,7 +191,7 @@ class _Scorer:
         """The first rank that does not fit, in words; empty if all do."""
         if self.memory is None:
             return ""
-        for rank, needed, limit in self.memory.excess(layout(plan, self.model)):
+        for rank, needed, limit in self.memory.excess(plan):
             return f"rank {rank} needs {needed} bytes and has {limit}"
         return ""
 
@@ -212,14 +199,13 @@ class _Scorer:
         """Fewest bytes among the fastest; then the faster one."""
         limit = scored[0].step_s * (1 + TOLERANCE)
         close = [x for x in scored if x.step_s <= limit]
-        return min(close, key=lambda x: (self.bytes_moved(x), x.step_s, x.name, x.plan.digest))
+        return _ordered(close, lambda x: (self.bytes_moved(x), x.step_s, x.name))[0]
 
     def bytes_moved(self, scored: _Scored) -> int:
-        if scored.plan.digest not in self._bytes:
-            moved = transfers(self.held, scored.layout, alive=self.alive, node_of=self.cluster.node_of)
-            elements = moved.num_elements(self.model)
-            self._bytes[scored.plan.digest] = elements * STATE_COPIES * self.search.cost.bytes_per_element
-        return self._bytes[scored.plan.digest]
+        if scored not in self._bytes:
+            elements = self.mover.to(scored.plan).total
+            self._bytes[scored] = elements * STATE_COPIES * self.search.cost.bytes_per_element
+        return self._bytes[scored]
 
     def alternatives(self, scored: list[_Scored], chosen: _Scored) -> tuple[Alternative, ...]:
         best_of: dict[str, _Scored] = {}
@@ -230,7 +216,7 @@ class _Scorer:
 
     def _alternative(self, x: _Scored, chosen: _Scored) -> Alternative:
         slower = x.step_s / chosen.step_s - 1
-        moved = self._bytes.get(x.plan.digest)
+        moved = self._bytes.get(x)
         if moved is not None and slower <= TOLERANCE:
             why = f"about as fast ({slower:+.1%} time), moves {moved} bytes instead of {self.bytes_moved(chosen)}"
         else:
@@ -251,6 +237,16 @@ class _Scorer:
             f"{what}: {chosen.name}, predicted {self.search.workload.tokens / chosen.step_s:.0f} tokens/s, "
             f"{self.bytes_moved(chosen)} bytes to move"
         )
+
+
+def _ordered(scored: list[_Scored], key: Callable[[_Scored], tuple[float | str, ...]]) -> list[_Scored]:
+    """By key, equal ones by digest, which takes long for a large plan."""
+    groups = itertools.groupby(sorted(scored, key=key), key)
+    return [x for _, same in groups for x in _by_digest(list(same))]
+
+
+def _by_digest(scored: list[_Scored]) -> list[_Scored]:
+    return sorted(scored, key=lambda x: x.plan.digest) if len(scored) > 1 else scored
 
 
 def _neighbours(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

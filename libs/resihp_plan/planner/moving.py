@@ -1,19 +1,17 @@
 """Bytes that a change of plan moves, without listing the moves: cheap for ten thousand devices.
 
-Equal to what `transfers` moves, tensor by tensor, as long as every slice has a live holder (tested).
+Equal to what `transfers` moves, tensor by tensor (tested).
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import accumulate
-from math import prod
 
-from resihp_plan.layout import unit_shares
-from resihp_plan.model import EMBEDDING, HEAD, ModelSpec, Split
-from resihp_plan.plan import ParallelPlan, StagePlan
+from resihp_plan.model import EMBEDDING, HEAD, ModelSpec
+from resihp_plan.owners import Cut, Owned, Span, cut, unit_elements
+from resihp_plan.plan import ParallelPlan
 
 
 @dataclass(frozen=True)
@@ -31,26 +29,30 @@ class Moving:
 class _Held:
     """Where a rank is, in units of each split. One object per kind of place in a plan, so that it is its own key."""
 
-    layers: tuple[int, int]
+    layers: Span
     embeds: bool
     last: bool
-    units: tuple[tuple[int, int], ...]
-    """In the order of `Split`."""
+    units: Cut
 
 
 class Mover:
     """What changes from one plan to others move."""
 
-    def __init__(self, old: ParallelPlan, model: ModelSpec) -> None:
-        self._model = model
+    def __init__(self, old: ParallelPlan, model: ModelSpec, lost: Sequence[Owned] = ()) -> None:
+        """`lost`: parts of the old plan that nobody holds any more. They do not move."""
+        self._model, self._lost = model, lost
         self._before = _held(old, model)
-        self._sizes = _sizes(model)
+        self._sizes = tuple(zip(*(unit_elements(model, part) for part in (0, EMBEDDING, HEAD)), strict=True))
 
     def to(self, new: ParallelPlan) -> Moving:
         """What the ranks of `new` must receive if those of the old plan that are in `new` kept their shards."""
         before = self._before
         pairs = Counter((before.get(rank), now) for rank, now in _held(new, self._model).items())
-        received = [(n, elements) for (then, now), n in pairs.items() if (elements := self._received(then, now))]
+        received = [
+            (n, elements)
+            for (then, now), n in pairs.items()
+            if (elements := self._received(then, now) - self._missing(now))
+        ]
         return Moving(
             sum(n * elements for n, elements in received),
             max((elements for _, elements in received), default=0),
@@ -76,6 +78,16 @@ class Mover:
             elements += head * (now.last * units - kept_head * common)
         return elements
 
+    def _missing(self, now: _Held) -> int:
+        """Elements that it should have, and nobody can send."""
+        elements = 0
+        for piece in self._lost:
+            has = {EMBEDDING: now.embeds, HEAD: now.last}.get(piece.part)
+            layers = _overlap((piece.part, piece.part + piece.num_layers), now.layers) if has is None else has
+            units = _overlap(piece.span, now.units[piece.split])
+            elements += layers * units * piece.size
+        return elements
+
 
 def moving(old: ParallelPlan, new: ParallelPlan, model: ModelSpec) -> Moving:
     """`Mover.to`, for one change."""
@@ -84,7 +96,7 @@ def moving(old: ParallelPlan, new: ParallelPlan, model: ModelSpec) -> Moving:
 
 def _held(plan: ParallelPlan, model: ModelSpec) -> dict[int, _Held]:
     found: dict[int, _Held] = {}
-    cuts: dict[tuple[int, ...], list[tuple[tuple[int, int], ...]]] = {}
+    cuts: dict[tuple[int, ...], list[Cut]] = {}
     places: dict[tuple[int, int, bool, bool, tuple[int, ...]], list[_Held]] = {}
     for replica in plan.replicas:
         end = len(replica.stages) - 1
@@ -94,35 +106,11 @@ def _held(plan: ParallelPlan, model: ModelSpec) -> dict[int, _Held]:
             key = stage.layer_start, stage.layer_stop, embeds, last, stage.weights
             if key not in places:
                 if stage.weights not in cuts:
-                    cuts[stage.weights] = _cut(stage, model)
+                    cuts[stage.weights] = cut(stage, model)
                 places[key] = [_Held(key[:2], embeds, last, units) for units in cuts[stage.weights]]
             found.update(zip(stage.ranks, places[key], strict=True))
     return found
 
 
-def _cut(stage: StagePlan, model: ModelSpec) -> list[tuple[tuple[int, int], ...]]:
-    """[member]: its units of every split."""
-    found: list[list[tuple[int, int]]] = [[] for _ in stage.ranks]
-    for split in Split:
-        counts = unit_shares(stage, model, split)
-        stops = counts if split is Split.REPLICATED else tuple(accumulate(counts))
-        for t, (count, stop) in enumerate(zip(counts, stops, strict=True)):
-            found[t].append((stop - count, stop))
-    return [tuple(each) for each in found]
-
-
-@lru_cache(maxsize=64)
-def _sizes(model: ModelSpec) -> tuple[tuple[int, int, int], ...]:
-    """[split]: elements of one unit of a layer, of the embedding, of the head."""
-    return tuple(
-        (_elements(model, 0, split), _elements(model, EMBEDDING, split), _elements(model, HEAD, split))
-        for split in Split
-    )
-
-
-def _elements(model: ModelSpec, part: int, split: Split) -> int:
-    return sum(prod(t.shape) // t.num_units for t in model.tensors if t.layer == part and t.split is split)
-
-
-def _overlap(a: tuple[int, int], b: tuple[int, int]) -> int:
+def _overlap(a: Span, b: Span) -> int:
     return max(0, min(a[1], b[1]) - max(a[0], b[0]))

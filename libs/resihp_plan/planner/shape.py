@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from resihp_plan.plan import Migration, ParallelPlan, ReplicaPlan, Schedule, StagePlan, known_speeds
-from resihp_plan.planner.tpgroups import TpGroup
+from resihp_plan.planner.tpgroups import GroupMaker, TpGroup
 
 Pipeline = tuple[TpGroup, ...]
 """The TP groups of a replica, in pipeline order."""
@@ -66,6 +66,11 @@ class Shape:
     migrations: tuple[Migration, ...] = ()
 
     @property
+    def replicas(self) -> list[tuple[Pipeline, Layers, int]]:
+        """Groups, layers and micro-batches of each."""
+        return list(zip(self.pipelines, self.layers, self.counts, strict=True))
+
+    @property
     def mixed(self) -> frozenset[int]:
         """Replicas that execute units of each other."""
         return frozenset(r for m in self.migrations for r in (m.replica, m.executor))
@@ -91,3 +96,21 @@ def _stages(pipeline: Pipeline, layers: Layers) -> tuple[StagePlan, ...]:
         stages.append(StagePlan(start, start + n, group.ranks, group.weights))
         start += n
     return tuple(stages)
+
+
+def shape_of(plan: ParallelPlan, maker: GroupMaker) -> Shape | None:
+    """The plan as the search sees it; None if it uses a stopped device, or weights that give somebody nothing."""
+    pipelines = []
+    for replica in plan.replicas:
+        groups = []
+        for stage in replica.stages:
+            if any((maker.health or {}).get(r, 1.0) <= 0.0 for r in stage.ranks):
+                return None
+            group = maker.given(stage.ranks, stage.weights)
+            if group is None:
+                return None
+            groups.append(group)
+        pipelines.append(tuple(groups))
+    layers = tuple(tuple(st.layer_stop - st.layer_start for st in r.stages) for r in plan.replicas)
+    counts = tuple(r.num_micro_batches for r in plan.replicas)
+    return Shape(tuple(pipelines), layers, counts, plan.schedule, plan.migrations)

@@ -44,7 +44,7 @@ class Space:
     """Replicas may get different numbers of micro-batches."""
     layers_like: Layers | None = None
     _worth: dict[tuple[int, ...], Worth | None] = field(default_factory=dict)
-    _exact: dict[tuple[Schedule, tuple[int, ...], Layers, int], float] = field(default_factory=dict)
+    _exact: dict[tuple[Schedule, tuple[int, ...], Layers, int], tuple[float, ...]] = field(default_factory=dict)
     _stage: dict[tuple[int, int, bool, tuple[OpKind, ...]], tuple[float, ...]] = field(default_factory=dict)
     _room: dict[tuple[Schedule, int, int, int, bool], int] = field(default_factory=dict)
     _alike: dict[tuple[Schedule, tuple[MemberRoom, ...], int, int, bool], int] = field(default_factory=dict)
@@ -186,11 +186,7 @@ class Space:
     def step_s(self, shape: Shape) -> float:
         """Exact pipelines, estimated synchronisation."""
         mixed = shape.mixed
-        alone = [
-            each
-            for a, each in enumerate(zip(shape.pipelines, shape.layers, shape.counts, strict=True))
-            if a not in mixed
-        ]
+        alone = [each for a, each in enumerate(shape.replicas) if a not in mixed]
         times = self.replica_s(shape, alone)
         if mixed:
             times.append(self._exchange_s(shape, mixed))
@@ -250,22 +246,26 @@ class Space:
 
     def replica_s(self, shape: Shape, wanted: Sequence[tuple[Pipeline, Layers, int]]) -> list[float]:
         """Exact pipeline seconds of many replicas at once."""
-        keys = [(shape.schedule, tuple(g.kind for g in p), n, m) for p, n, m in wanted]
+        return [max(stops) for stops in self.stops_s(shape.schedule, wanted)]
+
+    def stops_s(self, schedule: Schedule, wanted: Sequence[tuple[Pipeline, Layers, int]]) -> list[tuple[float, ...]]:
+        """When each stage is done, exactly, of many replicas at once."""
+        keys = [(schedule, tuple([g.kind for g in p]), n, m) for p, n, m in wanted]
         todo: dict[tuple[int, int], list[int]] = {}
         for i, key in enumerate(keys):
             if key[3] == 0:
-                self._exact[key] = 0.0
+                self._exact[key] = (0.0,) * len(key[2])
             elif key not in self._exact:
-                self._exact[key] = -1.0  # counted once per batch
+                self._exact[key] = ()  # counted once per batch
                 todo.setdefault((len(key[2]), key[3]), []).append(i)
         for (num_stages, count), rows in todo.items():
-            line = timeline(shape.schedule, num_stages, count)
+            line = timeline(schedule, num_stages, count)
             compute = np.array([self._compute_s(wanted[i], line.kinds) for i in rows]).transpose(2, 0, 1)
             transfer = (
                 np.array([self._transfers(wanted[i][0]) for i in rows]).reshape(len(rows), 2, -1).transpose(1, 0, 2)
             )
-            for i, seconds in zip(rows, line.makespan_s(compute, transfer), strict=True):
-                self._exact[keys[i]] = float(seconds)
+            for i, stops in zip(rows, line.stops_s(compute, transfer).tolist(), strict=True):
+                self._exact[keys[i]] = tuple(stops)
         return [self._exact[key] for key in keys]
 
     def _compute_s(self, replica: tuple[Pipeline, Layers, int], kinds: tuple[OpKind, ...]) -> list[tuple[float, ...]]:

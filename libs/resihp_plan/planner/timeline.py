@@ -44,12 +44,14 @@ class Timeline:
 
     num_stages: int
     kinds: tuple[OpKind, ...]
-    """Kinds of computation that the schedule has, in the order of `makespan_s`'s first axis."""
+    """Kinds of computation that the schedule has, in the order of `stops_s`'s first axis."""
     num_nodes: int
     levels: tuple[_Level, ...]
+    ends: Ints
+    """Per stage: its last operation."""
 
-    def makespan_s(self, compute_s: Floats, transfer_s: Floats) -> Floats:
-        """[batch]: seconds until the last backward is over.
+    def stops_s(self, compute_s: Floats, transfer_s: Floats) -> Floats:
+        """[batch, stage]: seconds until the last backward of each stage is over.
 
         `compute_s`: [kind, batch, stage]; `transfer_s`: [direction, batch, stage - 1]: activations,
         then gradients.
@@ -62,7 +64,7 @@ class Timeline:
             arrived = stop[level.other] + edges[level.edge]
             np.maximum(arrived, stop[level.own], out=arrived)
             np.add(arrived, seconds[level.seconds], out=stop[level.start : level.stop])
-        found: Floats = stop.max(axis=0)
+        found: Floats = stop[self.ends].T
         return found
 
 
@@ -71,16 +73,17 @@ def timeline(schedule: Schedule, num_stages: int, num_micro_batches: int) -> Tim
     """The timeline of a replica. Raises ValueError for a schedule whose program waits for ever.
 
     >>> t = timeline(Schedule.ONE_F_ONE_B, 3, 4)
-    >>> float(t.makespan_s(np.array([[[1.0] * 3], [[2.0] * 3]]), np.zeros((2, 1, 2)))[0])  # (M + P - 1) * (f + b)
+    >>> float(t.stops_s(np.array([[[1.0] * 3], [[2.0] * 3]]), np.zeros((2, 1, 2))).max())  # (M + P - 1) * (f + b)
     18.0
     """
     lanes = [list(order(schedule, num_stages, s, num_micro_batches)) for s in range(num_stages)]
     kinds = tuple(k for k in OpKind if k in {kind for kind, _ in lanes[0]})
-    return Timeline(num_stages, kinds, num_stages * len(lanes[0]), _levels(lanes, kinds, num_micro_batches))
+    levels, ends = _levels(lanes, kinds, num_micro_batches)
+    return Timeline(num_stages, kinds, num_stages * len(lanes[0]), levels, ends)
 
 
-def _levels(lanes: list[list[Computation]], kinds: tuple[OpKind, ...], count: int) -> tuple[_Level, ...]:
-    """All operations by level. Before that they are numbered lane by lane."""
+def _levels(lanes: list[list[Computation]], kinds: tuple[OpKind, ...], count: int) -> tuple[tuple[_Level, ...], Ints]:
+    """All operations by level, and which is the last of each stage. Before that they are numbered lane by lane."""
     num_stages, length, free = len(lanes), len(lanes[0]), 2 * (len(lanes) - 1)
     first = {kind: i * count for i, kind in enumerate(kinds)}
     codes = np.array([[first[kind] + m for kind, m in lane] for lane in lanes], dtype=np.intp)
@@ -106,7 +109,8 @@ def _levels(lanes: list[list[Computation]], kinds: tuple[OpKind, ...], count: in
     column = (kind_of * num_stages + np.arange(num_stages)[:, None]).ravel()[by_level]
     edge = edge.ravel()[by_level]
     bounds = np.concatenate([[0], np.cumsum(np.bincount(depth))]).tolist()
-    return tuple(_Level(a, b, own[a:b], other[a:b], edge[a:b], column[a:b]) for a, b in itertools.pairwise(bounds))
+    levels = (_Level(a, b, own[a:b], other[a:b], edge[a:b], column[a:b]) for a, b in itertools.pairwise(bounds))
+    return tuple(levels), number[nodes[:, -1]]
 
 
 def _wait(

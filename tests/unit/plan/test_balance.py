@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from resihp_plan import CostModel, MicroBatchWork, ModelSpec, ParallelPlan, StagePlan, Workload, validate
 from resihp_plan.plan import ReplicaPlan
 from resihp_plan.planner import Predictor, predict
-from resihp_plan.planner.balance import Balancer, group_weights, spread_micro_batches
+from resihp_plan.planner.balance import Balancer, group_weights
 from support.plans import DEMO_MODEL, demo_plan, models, plans, stage
 
 WORK = MicroBatchWork(128, 8192)
@@ -45,25 +45,6 @@ def test_more_stages_than_layers_are_refused() -> None:
     balancer = Balancer(CostModel.for_model(ModelSpec(num_layers=1)), WORK, None)
     with pytest.raises(ValueError, match="2 stages for 1 layers"):
         balancer.spread_layers([stage(0, 1, 0), stage(0, 1, 1)])
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=3),
-    st.integers(1, 9),
-)
-def test_micro_batches_are_spread_optimally(times: list[tuple[int, int]], num_micro_batches: int) -> None:
-    fill = [float(f + p) for f, p in times]
-    pace = [float(p) for _, p in times]
-
-    def slowest(counts: tuple[int, ...]) -> float:
-        return max(fill[a] + (m - 1) * pace[a] for a, m in enumerate(counts) if m)
-
-    counts = spread_micro_batches(fill, pace, num_micro_batches)
-    every = (
-        c for c in itertools.product(range(num_micro_batches + 1), repeat=len(times)) if sum(c) == num_micro_batches
-    )
-    assert sum(counts) == num_micro_batches
-    assert slowest(counts) == min(slowest(c) for c in every)
 
 
 def test_groups_take_the_fastest_and_leave_out_who_slows_them() -> None:

@@ -24,10 +24,10 @@ from resihp_plan import (
 )
 from resihp_plan.plan import known_speeds
 from resihp_plan.planner import Assumptions, plan_change, plan_initial
-from resihp_plan.planner.change import shape_of
 from resihp_plan.planner.choose import tuned
 from resihp_plan.planner.migrate import algorithm_1, by_quota
 from resihp_plan.planner.policies import Arena, Policy, evaluate
+from resihp_plan.planner.shape import shape_of
 from resihp_plan.planner.space import Space
 from resihp_plan.planner.tpgroups import GroupMaker
 from support.plans import DEMO_MODEL, demo_plan, migrating_plans

@@ -61,7 +61,7 @@ def test_what_the_search_takes_for_room_fits(data: st.DataObject) -> None:
         for s, (a, b) in enumerate(itertools.pairwise(bounds))
     )
     plan = ParallelPlan(1, (ReplicaPlan(stages, 9),), schedule=schedule)
-    assert not dataclasses.replace(memory, model=model).excess(layout(plan, model))
+    assert not dataclasses.replace(memory, model=model).excess(plan)
 
 
 def test_each_part_of_the_need() -> None:
@@ -103,7 +103,7 @@ def test_planning_keeps_the_limits_of_the_devices() -> None:
         ).plan
         if limit is not None:
             memory = MemoryModel(model, 128, cluster.memory_of)
-            assert not memory.excess(layout(found, model))
+            assert not memory.excess(found)
         return found
 
     need = max(MemoryModel(model, 128, {}).rank_bytes(layout(plan, model), r) for r in range(8))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resihp_plan import CostModel, ParallelPlan, ReplicaPlan, Schedule, Workload, program, simulate
-from resihp_plan.planner.change import shape_of
+from resihp_plan.planner.shape import shape_of
 from resihp_plan.planner.space import Space
 from resihp_plan.planner.timeline import timeline
 from resihp_plan.planner.tpgroups import GroupMaker
@@ -46,5 +46,5 @@ def test_pipelines_are_those_of_simulate(schedule: Schedule, plan: ParallelPlan,
 def test_equal_stages_follow_the_closed_form(num_stages: int, count: int) -> None:
     line = timeline(Schedule.ONE_F_ONE_B, num_stages, count)
     seconds = np.array([[[1.0] * num_stages, [2.0] * num_stages], [[2.0] * num_stages, [4.5] * num_stages]])
-    found = line.makespan_s(seconds, np.zeros((2, 2, num_stages - 1)))
+    found = line.stops_s(seconds, np.zeros((2, 2, num_stages - 1))).max(axis=1)
     assert found == pytest.approx([(count + num_stages - 1) * 3.0, (count + num_stages - 1) * 6.5])
