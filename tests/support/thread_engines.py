@@ -39,7 +39,6 @@ def store_address() -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     server = asyncio.run_coroutine_threadsafe(start_server("127.0.0.1"), loop).result(10)
-    yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
     async def close() -> None:
         server.close()
@@ -47,10 +46,13 @@ def store_address() -> Iterator[str]:
             if task is not asyncio.current_task():
                 task.cancel()
 
-    asyncio.run_coroutine_threadsafe(close(), loop).result(10)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
-    loop.close()
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        asyncio.run_coroutine_threadsafe(close(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
 
 
 class ThreadEngines:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 import time
@@ -22,8 +21,8 @@ from resihp_trainer.comm.communicator import GlooCommunicator
 from resihp_trainer.comm.nccl import NcclGroup, nccl_backend
 from resihp_trainer.comm.nccl_communicator import DEVICE_KINDS
 from resihp_trainer.comm.streams import StreamWaits
-from resihp_trainer.store import start_server
 from support.fake_nccl import FakeDevice, World
+from support.thread_engines import store_address
 from support.waiting import wait_for_blocking
 
 
@@ -47,23 +46,8 @@ class Ticks:
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[str]:
-    """A real store, in a thread of this process."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    server = asyncio.run_coroutine_threadsafe(start_server("127.0.0.1"), loop).result(10)
-    yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-    async def close() -> None:
-        server.close()
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
-                task.cancel()
-
-    asyncio.run_coroutine_threadsafe(close(), loop).result(10)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
-    loop.close()
+    with store_address() as address:
+        yield address
 
 
 class Pair:
