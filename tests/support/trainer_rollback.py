@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 from resihp_messages.link import PlanInstalled
 from resihp_plan import ParallelPlan
 from resihp_trainer.trials.trainer_job import TrainerJob
@@ -22,13 +19,13 @@ class Massacre:
     """`on_pump`: kills the second stage of both replicas in one moment, once rank 0 committed `after` times."""
 
     def __init__(self, job: TrainerJob, after: int) -> None:
-        self.job, self.after, self.pids = job, after, [job.workers[r].pid for r in SECOND_STAGE]
+        self.job, self.after, self.is_over = job, after, False
 
     def __call__(self) -> None:
-        if self.pids and self.job.committed(0) >= self.after:
-            for pid in self.pids:
-                os.kill(pid, signal.SIGKILL)
-            self.pids = []
+        if not self.is_over and self.job.committed(0) >= self.after:
+            for rank in SECOND_STAGE:
+                self.job.kill(rank)
+            self.is_over = True
 
 
 def settled(job: TrainerJob) -> list[PlanInstalled]:

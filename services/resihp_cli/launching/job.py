@@ -18,6 +18,8 @@ from resihp_trainer import store
 
 TERMINATE_S = 10.0
 """From SIGTERM to SIGKILL."""
+_DEATH_NOTICE_S = 0.1
+"""A dying process closes its sockets before its end can be waited for: how long a broken group may be due to that."""
 _LOOK_S = 0.25
 """How often ranks are looked at for being stopped."""
 
@@ -105,13 +107,18 @@ class LaunchedJob:
             case {"type": "hello"}:
                 self._members.hello(rank)
             case {"type": "broken", "epoch": int(epoch), "error": str(error)}:
-                if not self._members.broken(epoch):
-                    self._stop(f"communication fails again and again, and no rank has died: {error}")
+                asyncio.get_running_loop().call_later(_DEATH_NOTICE_S, self._broken, epoch, error)
             case {"type": "resumed", "epoch": int(epoch), "iteration": int(iteration)}:
                 if self._members.resumed(epoch):
                     self._resumed(rank, iteration)
             case {"type": "done", "epoch": int(epoch)}:
                 self._members.done(rank, epoch)
+        self._tell()
+
+    def _broken(self, epoch: int, error: str) -> None:
+        """Old news if the death that caused it has been noticed meanwhile."""
+        if not self._members.broken(epoch):
+            self._stop(f"communication fails again and again, and no rank has died: {error}")
         self._tell()
 
     def _gone(self, rank: int, code: int, noticed_s: float) -> None:

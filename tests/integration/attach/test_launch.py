@@ -52,7 +52,8 @@ def test_three_of_four_go_on_in_the_same_processes(point: str, number: str, tmp_
     assert done.returncode == 0, done.stderr
     assert "rank 2 lost (SIGKILL); going on with 0, 1, 3" in done.stderr
     (loss,) = outcome["losses"]
-    assert (loss["rank"], loss["ending"], loss["epoch"]) == (2, "SIGKILL", 2)
+    assert (loss["rank"], loss["ending"]) == (2, "SIGKILL")
+    assert loss["epoch"] >= 2  # on a crowded host its groups may break long before its end is noticed: one epoch more
     assert loss["iteration"] in (9, 10)  # a killed rank's last vote may still have reached the others
     finished = {rank: (int(pid), ranks) for rank, pid, ranks in DONE.findall(done.stdout)}
     assert finished == {rank: (outcome["pids"][rank], "0, 1, 3") for rank in "013"}  # the processes that were started

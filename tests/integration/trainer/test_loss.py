@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -143,7 +142,7 @@ def test_a_second_death_while_recovering(start_job: StartJob, phase: PageState, 
             return
         worker = job.workers[second]
         wait_for_blocking(lambda: worker.page.read().epoch == 2 and worker.page.read().state >= phase, 30, every_s=5e-4)
-        os.kill(worker.pid, signal.SIGKILL)
+        job.kill(second)
 
     job.run(lambda plan, dead: plan_without(plan, dead, state_plan=HEALTHY), kill_in_phase)
     assert set(job.dead) == {4, second}
@@ -157,7 +156,7 @@ def test_a_second_death_while_leaving(start_job: StartJob) -> None:
 
     def on_loss(plan: ParallelPlan, dead: list[int]) -> ParallelPlan:
         if 1 in job.workers:
-            os.kill(job.workers[1].pid, signal.SIGKILL)
+            job.kill(1)
         return plan_without(plan, dead, state_plan=HEALTHY)
 
     job.run(on_loss)
@@ -177,7 +176,7 @@ def test_a_death_while_waiting_for_a_member(start_job: StartJob) -> None:
     second = plan_without(HEALTHY, [4])
     job.install(second, "recovery", ranks=[r for r in second.world if r != 2])
     job.wait(lambda: job.workers[0].page.read().state is PageState.REBUILDING, "rebuilding")
-    os.kill(job.workers[2].pid, signal.SIGKILL)
+    job.kill(2)
     job.run(lambda plan, dead: plan_without(plan, dead, state_plan=HEALTHY))
     assert set(job.dead) == {4, 2}
     assert_undisturbed(job)

@@ -185,7 +185,7 @@ def test_a_newcomer_replaces_a_dead_rank(start_job: StartJob) -> None:
         nonlocal killed
         if not killed and job.committed(0) >= 2:
             killed = True
-            os.kill(job.workers[5].pid, signal.SIGKILL)
+            job.kill(5)
 
     job.run(on_loss, on_pump)
     assert_undisturbed(job)
@@ -197,7 +197,7 @@ def test_a_standby_rank_takes_over(start_job: StartJob) -> None:
     job.install(first, "initial")
     job.wait(lambda: job.committed(7) >= 1, "the standby rank votes")
     assert job.workers[7].page.read().state is PageState.STANDBY
-    os.kill(job.workers[6].pid, signal.SIGKILL)
+    job.kill(6)
     after = ParallelPlan(2, (replica(3, *HALVES), replica(3, stage(0, 2, [4]), stage(2, 4, [7]))), standby=(5,))
     job.run(lambda plan, dead: after)
     assert_undisturbed(job)
@@ -212,7 +212,7 @@ def test_a_death_voids_a_held_plan(start_job: StartJob) -> None:
     job.wait(lambda: len(job.all(PlanHeld, 2)) == 7, "seven hold the plan")
     job.wait(lambda: job.committed(0) >= 2, "two iterations")
     assert not job.all(PlanInstalled, 2)
-    os.kill(job.workers[3].pid, signal.SIGKILL)
+    job.kill(3)
     job.run(lambda plan, dead: plan_without(HEALTHY, dead).with_epoch(3))
     assert not job.all(PlanInstalled, 2)
     assert_undisturbed(job)
@@ -249,7 +249,7 @@ def test_a_death_after_the_last_iteration(start_job: StartJob) -> None:
     job.wait(lambda: job.committed(2) == 1, "an iteration")
     page = job.workers[2].page
     wait_for_blocking(lambda: page.read().state >= PageState.FINISHING, 30, every_s=0.001)
-    os.kill(job.workers[2].pid, signal.SIGKILL)
+    job.kill(2)
     job.run(plan_without)
     survivors = {rank for rank, f in job.all(Finished)} - {2}
     assert survivors == set(range(8)) - {2}

@@ -5,7 +5,6 @@ The replacement says hello before the recovery plan goes out, so that the switch
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 
@@ -82,7 +81,7 @@ def test_it_dies_again_and_is_missed_again(start_job: StartJob) -> None:
 def test_a_death_while_it_is_taken_in(start_job: StartJob, second: int) -> None:
     """The newcomer itself, or a rank that has state: the others leave the half-made epoch and go on without it."""
     job = start_job(8, faults=(kill(VICTIM, 3),))
-    Rejoin(job, then=lambda: os.kill(job.workers[second].pid, signal.SIGKILL)).run()
+    Rejoin(job, then=lambda: job.kill(second)).run()
     assert job.dead == {second: -signal.SIGKILL}
     assert job.last_plan.epoch == 4
     assert (VICTIM in job.last_plan.world) == (second != VICTIM)
@@ -100,14 +99,14 @@ def test_a_frozen_rank_that_wakes_up_late_disturbs_nobody(start_job: StartJob) -
     job.abort([VICTIM])
     job.install(recovery, "recovery")
     job.wait(lambda: len(job.all(PlanInstalled, 2)) == 7, "the others go on")
-    os.kill(job.workers[VICTIM].pid, signal.SIGCONT)
+    job.send_signal(VICTIM, signal.SIGCONT)
 
     def noticed() -> bool:
         said = job.last(VICTIM, CommunicationFailed) or job.last(VICTIM, EpochAborted)
         return said is not None and said.epoch == 1
 
     job.wait(noticed, "the victim finds that its epoch is gone")
-    os.kill(job.workers[VICTIM].pid, signal.SIGKILL)
+    job.kill(VICTIM)
     job.run(lambda plan, dead: plan if dead == [VICTIM] else pytest.fail(f"{dead} died"))
     assert_undisturbed(job)
     assert not [rank for rank, _ in job.all(PlanInstalled, 2) if rank == VICTIM]

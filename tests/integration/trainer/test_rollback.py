@@ -7,8 +7,6 @@ state is saved alive in between.
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 
 import pytest
@@ -60,7 +58,7 @@ def test_a_death_while_going_back(start_job: StartJob) -> None:
         wait_for_blocking(
             lambda: worker.page.read().epoch == epoch and worker.page.read().state >= PageState.MOVING, 30, every_s=5e-4
         )
-        os.kill(worker.pid, signal.SIGKILL)
+        job.kill(5)
         struck.append(5)
 
     job.run(without, kill_while_moving)

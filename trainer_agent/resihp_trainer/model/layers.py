@@ -68,6 +68,8 @@ def mlp(x_TD: Tensor, weights: Mapping[str, Tensor], tp: TensorParallel, linear:
 
 def embed(tokens_T: Tensor, weight_VD: Tensor, vocab_start: int, tp: TensorParallel) -> Tensor:
     """Vocabulary-parallel embedding: the owner of a token contributes its row, the others zeros. Returns [T, D]."""
+    if tp.group is None:
+        return leave(fn.embedding(tokens_T, weight_VD), tp)
     local_T, mine_T = _local(tokens_T, vocab_start, weight_VD.shape[0])
     if weight_VD.shape[0] == 0:
         rows_TD = weight_VD.sum() + weight_VD.new_zeros(len(tokens_T), weight_VD.shape[1])

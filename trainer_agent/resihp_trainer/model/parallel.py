@@ -2,7 +2,7 @@
 
 f (`enter`) opens a region in which every rank of the tensor-parallel group works on its own columns: identity forward,
 sum over the group backward. g (`leave`) closes it: sum forward, identity backward. Shards may have any sizes, also
-different ones per rank: neither operator looks at them.
+different ones per rank: neither operator looks at them. Without a group both are the identity, and cost nothing.
 """
 
 from __future__ import annotations
@@ -64,11 +64,19 @@ class _Leave(Function):
 
 def enter(x: Tensor, tp: TensorParallel) -> Tensor:
     """f: identity forward, all-reduce of the gradient backward."""
+    if tp.group is None:
+        tp.tick()
+        if x.requires_grad:
+            x.register_hook(lambda _: tp.tick())
+        return x
     out: Tensor = _Enter.apply(x, tp)  # type: ignore[no-untyped-call]
     return out
 
 
 def leave(x: Tensor, tp: TensorParallel) -> Tensor:
     """g: all-reduce forward, identity backward."""
+    if tp.group is None:
+        tp.tick()
+        return x
     out: Tensor = _Leave.apply(x, tp)  # type: ignore[no-untyped-call]
     return out

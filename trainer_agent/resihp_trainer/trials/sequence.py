@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Collection
@@ -199,12 +198,11 @@ class Sequence:
         if worker is None or worker.state() in ("T", "Z", ""):
             return
         self._note(f"late: {fault.kind} {fault.rank}")
-        os.killpg(worker.pid, signal.SIGSTOP if fault.kind == "freeze" else signal.SIGKILL)
+        self.job.send_signal(fault.rank, signal.SIGSTOP if fault.kind == "freeze" else signal.SIGKILL)
 
     def _kill(self, rank: int | None) -> None:
-        worker = self.job.workers.get(-1 if rank is None else rank)
-        if worker is not None and worker.state() not in ("Z", ""):
-            os.killpg(worker.pid, signal.SIGKILL)
+        if rank is not None:
+            self.job.kill(rank)
 
     # --- plans ----------------------------------------------------------------------------------------------------
 

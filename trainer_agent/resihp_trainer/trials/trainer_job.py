@@ -247,21 +247,27 @@ class TrainerJob:
         return "\n".join(f"rank {r}: {(self.zygote.folder / f'rank{r}.log').read_text()[-3000:]}" for r in ranks)
 
     def kill(self, rank: int) -> None:
-        """SIGKILL from outside, now; the death is noticed as any other."""
-        os.killpg(self.workers[rank].pid, signal.SIGKILL)
+        """SIGKILL from outside, now; the death is noticed as any other. Nothing happens to a worker that has ended:
+        the zygote may have reaped it while its end has not been seen here."""
+        self.send_signal(rank, signal.SIGKILL)
+
+    def send_signal(self, rank: int, number: signal.Signals) -> None:
+        """To the worker's process group; nothing happens if it has ended."""
+        if rank in self.workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.workers[rank].pid, number)
 
     def close(self) -> None:
         """Kill what is left."""
         for rank in list(self.workers):
-            with contextlib.suppress(ProcessLookupError):  # it ended by itself
-                os.killpg(self.workers[rank].pid, signal.SIGKILL)
+            self.kill(rank)
             self._bury(rank)
 
     def _fence_frozen(self) -> None:
-        for worker in self.workers.values():
+        for rank, worker in self.workers.items():
             progress = worker.page.read()
             if time.monotonic() - progress.alive_at_s > STALL_S and worker.state() == "T":
-                os.killpg(worker.pid, signal.SIGKILL)
+                self.kill(rank)
 
     def _read(self, rank: int) -> None:
         link, buffer = self.workers[rank].link, self._buffers[rank]
