@@ -2,9 +2,9 @@
 
     python -m benchmarks.plan_changes --changes 30
 
-After each change the workers' process ids, threads, descriptors and memory are read from outside, a few iterations
-later, when the groups of the old plan are retired. At the end the parameters are compared with those of an undisturbed
-run (float64).
+After each change the workers' process ids, threads, descriptors and memory are read from outside over one iteration, a
+few iterations later, when the groups of the old plan are retired and a snapshot in the new layout is complete. At the
+end the parameters are compared with those of an undisturbed run (float64).
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.demo import JOB, RunningDemo, demo
-from benchmarks.processes import Holdings, look_at
+from benchmarks.processes import Holdings, look_at, typical
 from benchmarks.report import machine, milliseconds, table, write
 from resihp_cli.client import GatewayClient, is_temporary
 from resihp_cli.errors import CliError
 
-EVERY = 5
+EVERY = 8
 """Iterations between two changes."""
+SETTLE = 3
+"""Iterations after which the look begins; it takes one more."""
+LOOK_EVERY_S = 0.05
 FIRST_AT = 4
 
 
@@ -110,18 +113,29 @@ def _cycle(changes: int) -> list[str]:
 async def _looks(running: RunningDemo, changes: int) -> list[Look]:
     found: list[Look] = []
     async with GatewayClient((await running.info()).gateway_url) as client:
-        await running.reach(client, FIRST_AT - 1)
+        await running.reach(client, FIRST_AT - 2)
         for change in range(changes + 1):
             if change:
                 await _settle(running, client, change)
             devices = await client.devices(JOB)
             pids = {d.rank: pid for d in devices if (pid := d.live_pid or d.pid) is not None}
-            found.append(Look(change, look_at(pids)))
+            found.append(Look(change, await _over_an_iteration(running, client, pids)))
     return found
 
 
+async def _over_an_iteration(
+    running: RunningDemo, client: GatewayClient, pids: Mapping[int, int]
+) -> dict[int, Holdings]:
+    end, looks = await running.committed(client) + 1, [look_at(pids)]
+    while await running.committed(client) < end:
+        running.check_alive()
+        await asyncio.sleep(LOOK_EVERY_S)
+        looks.append(look_at(pids))
+    return typical(looks)
+
+
 async def _settle(running: RunningDemo, client: GatewayClient, change: int) -> None:
-    """Wait until this many changes are applied and two more iterations are committed."""
+    """Wait until this many changes are applied and `SETTLE` more iterations are committed."""
     while True:
         running.check_alive()
         try:
@@ -133,7 +147,7 @@ async def _settle(running: RunningDemo, client: GatewayClient, change: int) -> N
         if len(applied) >= change:
             break
         await asyncio.sleep(0.05)
-    await running.reach(client, await running.committed(client) + 2)
+    await running.reach(client, await running.committed(client) + SETTLE)
 
 
 def render(series: Series) -> str:
