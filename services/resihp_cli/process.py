@@ -75,7 +75,15 @@ class SupervisedProcess:
         self._may_run.set()
 
     async def start(self, *, timeout_s: float) -> None:
-        """Start and wait until ready. Raises `CliError` with the process' last words if it fails or takes too long."""
+        """Start and wait until ready. Raises `CliError` with the process' last words if it fails or takes too long: it
+        is ended then."""
+        try:
+            await self._start(timeout_s)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self, timeout_s: float) -> None:
         self._keeper = asyncio.create_task(self._keep(), name=f"keep-{self.spec.name}")
         deadline = asyncio.get_running_loop().time() + timeout_s
         while self.pid is None or not await self.spec.ready(self.pid):

@@ -33,7 +33,7 @@ def agent_settings(folder: Path, **changes: Any) -> AgentSettings:
         "work_dir": folder,
         "beat_period_s": 0.05,
         "watch_period_s": 0.02,
-        "exit_grace_s": 0.3,
+        "exit_grace_s": 3.0,
         "link_grace_s": 0.2,
         "leave_timeout_s": 2.0,
         "drain_timeout_s": 3.0,

@@ -37,12 +37,12 @@ class ServiceProcess:
         self.process.kill()
         self.process.wait()
 
-    async def stop(self, timeout_s: float = 20.0) -> int:
+    async def stop(self, timeout_s: float = 120.0) -> int:
         """SIGTERM; the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return await self.ended(timeout_s)
 
-    async def ended(self, timeout_s: float = 20.0) -> int:
+    async def ended(self, timeout_s: float = 120.0) -> int:
         """Wait for the end; the exit code."""
         return await asyncio.to_thread(self.process.wait, timeout_s)
 

@@ -158,7 +158,7 @@ class Rig:
             yield service
         finally:
             service.stop()
-            await asyncio.wait_for(running, 15)
+            await asyncio.wait_for(running, 120)
 
     def names(self) -> list[str]:
         """Names of the events so far."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from resihp_plan import GroupSpec
 
 T = TypeVar("T")
-HANG_S = 20.0
+HANG_S = 120.0
 
 
 @dataclass
@@ -112,4 +112,4 @@ def run_ranks(specs: Sequence[GroupSpec], body: Callable[[int, Mapping[str, Thre
 
     with ThreadPoolExecutor(len(ranks)) as pool:
         futures = {rank: pool.submit(start, rank) for rank in ranks}
-        return {rank: future.result(timeout=60) for rank, future in futures.items()}
+        return {rank: future.result(timeout=240) for rank, future in futures.items()}

@@ -69,7 +69,7 @@ class ThreadLaunch:
 
         with ThreadPoolExecutor(self.world) as pool:
             futures = {rank: pool.submit(start, rank) for rank in range(self.world)}
-            results = {rank: future.result(timeout=60) for rank, future in futures.items()}
+            results = {rank: future.result(timeout=240) for rank, future in futures.items()}
         return {rank: result for rank, result in results.items() if rank not in self.members.lost}  # type: ignore[misc]
 
     def told(self) -> None:

@@ -67,7 +67,7 @@ async def test_the_program(database_url: str) -> None:
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "resihp_store.migrate", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
     before = await asyncio.to_thread(run, "--check")
     assert before.returncode == 2

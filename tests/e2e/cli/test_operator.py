@@ -145,7 +145,7 @@ def test_a_day(operator: Operator, tmp_path: Path) -> None:
     assert len(everybody) >= 5
     system.send_signal(signal.SIGINT)
     assert system.wait(60) == 0
-    _, alive = psutil.wait_procs(everybody, timeout=10)
+    _, alive = psutil.wait_procs(everybody, timeout=120)
     assert alive == []
     assert json.loads(operator.run("history", "--json"))["reconfigurations"] == told["reconfigurations"]
     stored = [json.loads(line) for line in operator.run("events", "--json").splitlines()]
@@ -175,7 +175,7 @@ def test_services_come_back_and_nothing_outlives_a_killed_supervisor(operator: O
     everybody = [*psutil.Process(system.pid).children(recursive=True)]
     system.kill()
     system.wait()
-    _, alive = psutil.wait_procs(everybody, timeout=20)
+    _, alive = psutil.wait_procs(everybody, timeout=120)
     assert alive == []
 
 

@@ -24,7 +24,7 @@ def run(folder: Path, *arguments: str, world: int = 4, hang_s: float = 60.0) -> 
 def _resihp(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "RESIHP_HOME": str(folder), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "resihp_cli", *arguments]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def events(folder: Path) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ def fill_disk(pids: Pids) -> None:
 
 @pytest.fixture(scope="module")
 def unwatched() -> str:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=120)
     return done.stdout
 
 
@@ -67,7 +67,7 @@ def test_output_and_exit_status_stay_the_same(strike: Callable[[Pids], None], tm
             lines.append(line)
             if line.startswith(f"{STRIKE_AT} "):
                 strike(services(tmp_path))
-        code = process.wait(timeout=100)
+        code = process.wait(timeout=120)
         errors.seek(0)
         said = errors.read()
     assert "".join(lines) == unwatched, said

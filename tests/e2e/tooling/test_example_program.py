@@ -23,7 +23,7 @@ async def test_the_example_prints_the_failure_and_the_change_of_plan() -> None:
             async with GatewayClient(url) as client:
                 await running.reach(client, 1)
             assert example.stdout is not None
-            lines = [(await asyncio.wait_for(example.stdout.readline(), 60)).decode() for _ in range(3)]
+            lines = [(await asyncio.wait_for(example.stdout.readline(), 120)).decode() for _ in range(3)]
             await running.result()
         finally:
             example.terminate()

@@ -20,7 +20,7 @@ from support.agents import JOB, Hand, agent_settings, data_parallel_plan, job_sp
 from support.scripted_worker import script
 from support.waiting import wait_for
 
-HANG_S = 10.0
+HANG_S = 60.0
 """How long something took is measured in benchmarks/; here it only must not hang."""
 
 
@@ -327,5 +327,5 @@ async def test_reports_and_beats_are_dropped_and_events_kept_while_the_bus_is_do
     await wait_for(lambda: survivor.progress().state.name == "WAITING")  # the abort needed no bus
     broker.available = True
     assert (await hand.first(event.WorkerExited)).rank == 1
-    await asyncio.wait_for(agent.outbox.flush(5.0), 5.0)
+    await asyncio.wait_for(agent.outbox.flush(5.0), 120)
     assert len(hand.all(event.WorkerExited)) == 1

@@ -117,7 +117,7 @@ async def test_a_launcher_may_start_the_job_again(stage: Stage) -> None:
 async def test_broken_frames_cut_one_line_only(stage: Stage, tmp_path: Path) -> None:
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / "attach.sock"))
     writer.write(b"\x00\x00\x00\x02{]")
-    assert await asyncio.wait_for(reader.read(), 5.0) == b""
+    assert await asyncio.wait_for(reader.read(), 120) == b""
     writer.close()
     assert stage.agent.num_malformed_frames == 1
     assert stage.agent.is_ready

@@ -20,7 +20,7 @@ def train(framework: str, speeds: str, folder: Path) -> list[torch.Tensor]:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, framework, speeds, str(output)],
-        env=env, cwd=folder, capture_output=True, text=True, timeout=110, check=False,
+        env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: list[torch.Tensor] = torch.load(output)

@@ -30,7 +30,7 @@ def run(example: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
         )
         with process:
             frames = frames_of(sock)
-            out, _ = process.communicate(timeout=100)
+            out, _ = process.communicate(timeout=120)
     assert process.returncode == 0, out
     assert "resihp:" not in out  # no part failed
     assert frames[-1]["type"] == "bye"

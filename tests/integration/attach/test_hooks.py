@@ -62,7 +62,7 @@ def run(script: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
 def test_iterations_micro_batches_lengths_and_phases(tmp_path: Path) -> None:
     with listen(tmp_path / "a.sock") as sock, run(SCRIPT, tmp_path, RANK="0", WORLD_SIZE="1") as process:
         frames = frames_of(sock)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=120)
     assert "the script is done" in out, errors
     assert "resihp" not in errors
     assert frames[0]["type"] == "hello"
@@ -85,7 +85,7 @@ def test_an_exception_is_the_last_word(tmp_path: Path) -> None:
         run("raise ValueError('loss is nan')", tmp_path, RANK="0", WORLD_SIZE="1") as process,
     ):
         frames = frames_of(sock)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     assert frames[-1]["error"] == "ValueError: loss is nan"
     assert "ValueError: loss is nan" in errors
     assert process.returncode == 1
@@ -95,7 +95,7 @@ def test_an_exception_is_the_last_word(tmp_path: Path) -> None:
 def test_a_script_runs_whatever_is_wrong_with_us(tmp_path: Path, environment: dict[str, str]) -> None:
     """No agent, or settings that make no sense."""
     with run("print(6 * 7)", tmp_path, **environment) as process:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=120)
     assert (out, process.returncode) == ("42\n", 0)
 
 
@@ -104,7 +104,7 @@ def test_another_sitecustomize_still_works(tmp_path: Path) -> None:
     script = "import os, sys; print(os.environ['THEIRS'], 'resihp_attach' in sys.modules)"
     path = os.pathsep.join([str(SITE), str(tmp_path)])
     with run(script, tmp_path, PYTHONPATH=path) as process:
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=120)
     assert out == "yes True\n", errors
 
 
@@ -116,7 +116,7 @@ print(subprocess.run([sys.executable, "-c", helper], capture_output=True, text=T
 """
     with listen(tmp_path / "a.sock") as sock, run(script, tmp_path, RANK="0", WORLD_SIZE="1") as process:
         frames = frames_of(sock)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=120)
     assert out == "None\n", errors
     assert [f["type"] for f in frames if f["type"] == "hello"] == ["hello"]
 
@@ -150,7 +150,7 @@ print("the script is done")
 def test_fully_sharded(tmp_path: Path) -> None:
     with listen(tmp_path / "a.sock") as sock, run(FSDP_SCRIPT, tmp_path, RANK="0", WORLD_SIZE="1") as process:
         frames = frames_of(sock)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=120)
     assert "the script is done" in out, errors
     assert "resihp" not in errors
     iterations = [f for f in frames if f["type"] == "iteration"]
@@ -181,8 +181,8 @@ def test_training_is_the_same_when_the_agent_dies_in_the_middle(tmp_path: Path) 
         line.close()
         sock.close()
         (tmp_path / "a.sock").unlink()
-        watched, _ = process.communicate(timeout=60)
+        watched, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     with run(SEEDED, tmp_path, PYTHONPATH="", RANK="0", WORLD_SIZE="1") as process:
-        alone, errors = process.communicate(timeout=60)
+        alone, errors = process.communicate(timeout=120)
     assert watched == alone, errors

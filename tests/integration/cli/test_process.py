@@ -45,7 +45,7 @@ Supervise = Callable[..., SupervisedProcess]
 
 async def test_a_killed_process_comes_back_and_stop_ends_it(supervise: Supervise) -> None:
     process = supervise(SLEEP)
-    await process.start(timeout_s=20)
+    await process.start(timeout_s=120)
     first = process.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
@@ -60,7 +60,7 @@ async def test_a_killed_process_comes_back_and_stop_ends_it(supervise: Supervise
 async def test_failure_before_ready_is_told_with_the_last_words(supervise: Supervise) -> None:
     process = supervise("import sys; print('noise'); sys.exit('resihp x: no such bus')")
     with pytest.raises(CliError, match=r"p ended with exit code 1: resihp x: no such bus \(log: "):
-        await process.start(timeout_s=20)
+        await process.start(timeout_s=120)
     assert process.restarts == 0
 
 
@@ -70,7 +70,7 @@ async def test_a_program_that_does_not_exist(supervise: Supervise, tmp_path: Pat
 
     spec = ProcessSpec("ghost", lambda: (str(tmp_path / "none"),), tmp_path / "ghost.log", ready)
     with pytest.raises(CliError, match="cannot start ghost"):
-        await SupervisedProcess(spec).start(timeout_s=20)
+        await SupervisedProcess(spec).start(timeout_s=120)
 
 
 async def test_never_ready_ends_the_wait(supervise: Supervise) -> None:
@@ -81,7 +81,7 @@ async def test_never_ready_ends_the_wait(supervise: Supervise) -> None:
 
 async def test_deaf_and_frozen_processes_are_ended_too(supervise: Supervise) -> None:
     deaf, frozen = supervise(STUBBORN, stop_timeout_s=0.2), supervise(SLEEP)
-    await asyncio.gather(deaf.start(timeout_s=20), frozen.start(timeout_s=20))
+    await asyncio.gather(deaf.start(timeout_s=120), frozen.start(timeout_s=120))
     assert deaf.pid is not None
     assert frozen.pid is not None
     os.kill(frozen.pid, signal.SIGSTOP)
@@ -101,7 +101,7 @@ async def ready(pid):
 async def main():
     command = (sys.executable, "-c", {STUBBORN!r})
     spec = ProcessSpec("p", lambda: command, pathlib.Path({str(tmp_path / "log")!r}), ready)
-    await SupervisedProcess(spec).start(timeout_s=20)
+    await SupervisedProcess(spec).start(timeout_s=120)
     await asyncio.sleep(600)
 asyncio.run(main())
 """

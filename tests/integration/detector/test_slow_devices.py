@@ -115,7 +115,7 @@ async def _play_slowly(job: PlayedJob, bus: JetStreamBus, iterations: int) -> No
 
 
 async def wait_for_kept(bus: JetStreamBus) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             if await bus.kept("detector-0-of-1") is not None:
                 return

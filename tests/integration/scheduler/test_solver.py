@@ -94,7 +94,7 @@ async def test_it_ends_with_its_input() -> None:
     )
     assert process.stdin is not None
     process.stdin.close()
-    assert await asyncio.wait_for(process.wait(), 30) == 0
+    assert await asyncio.wait_for(process.wait(), 120) == 0
 
 
 def _command() -> tuple[str, ...]:

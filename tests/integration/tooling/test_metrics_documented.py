@@ -33,7 +33,7 @@ def names(text: str, room: str) -> set[str]:
 
 async def test_every_exported_metric_is_documented_and_every_documented_one_exported(folder: RunFolder) -> None:
     exported: dict[str, set[str]] = {}
-    client = httpx.AsyncClient(trust_env=False, timeout=10.0)
+    client = httpx.AsyncClient(trust_env=False, timeout=120)
     async with client, Supervisor(SupervisorOptions(num_devices=1, num_agents=1), folder):
         for announcement in sorted((folder.path / "announce").glob("*.json")):
             room = announcement.stem.partition("-")[0]

@@ -20,7 +20,7 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
     if shutil.which("promtool") is None:
         pytest.skip("no promtool on the PATH (Debian: apt-get install prometheus)")
     return subprocess.run(
-        ["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True, timeout=60, check=False
+        ["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True, timeout=120, check=False
     )
 
 

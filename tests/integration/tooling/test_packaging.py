@@ -20,7 +20,7 @@ CONTAINERS = ["libs", "services", "trainer_agent", "migrations", "tests"]
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

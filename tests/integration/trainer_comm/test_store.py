@@ -70,7 +70,7 @@ async def test_an_abort_ends_a_wait(address: str) -> None:
     wait = asyncio.create_task(asyncio.to_thread(waiting.get, ["never"], timeout_s=60.0))
     flag.set()
     with pytest.raises(EpochAborted):
-        await asyncio.wait_for(wait, 5.0)
+        await asyncio.wait_for(wait, 120)
     with pytest.raises(EpochAborted):
         await asyncio.to_thread(waiting.set, "k", b"")
     waiting.close()
@@ -106,7 +106,7 @@ async def test_nonsense_costs_the_connection_and_nothing_else(address: str, raw:
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(raw)
-    assert await asyncio.wait_for(reader.read(), 5.0) == b""
+    assert await asyncio.wait_for(reader.read(), 120) == b""
     writer.close()
     await writer.wait_closed()
     await asyncio.to_thread(good.set, "k", b"v")
@@ -123,7 +123,7 @@ async def test_requests_in_pieces_and_in_a_row(address: str) -> None:
         await writer.drain()
     answer = pack(True), pack(1)
     expected = b"".join(HEADER.pack(len(b)) + b for b in answer)
-    assert await asyncio.wait_for(reader.readexactly(len(expected)), 5.0) == expected
+    assert await asyncio.wait_for(reader.readexactly(len(expected)), 120) == expected
     writer.close()
     await writer.wait_closed()
 

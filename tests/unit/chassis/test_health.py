@@ -17,7 +17,7 @@ from resihp_chassis import Health, HealthServer, ManualClock, Metrics, PortInUse
 
 def get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=120) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

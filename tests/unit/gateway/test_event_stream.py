@@ -50,7 +50,7 @@ async def take(stream: AsyncIterator[bytes], count: int) -> list[tuple[int, str]
     """(id, node) of the next events."""
     found: list[tuple[int, str]] = []
     while len(found) < count:
-        sent = await asyncio.wait_for(anext(stream), 5)
+        sent = await asyncio.wait_for(anext(stream), 120)
         for frame in sent.decode().split("\n\n"):  # several at once when they come quickly
             if frame.startswith("id: "):
                 identifier, name, data = frame.split("\n")
@@ -126,7 +126,7 @@ async def test_ends_when_the_server_closes(gateway: TestGateway) -> None:
     await anext(stream)
     closing.set()
     with pytest.raises(StopAsyncIteration):
-        await asyncio.wait_for(anext(stream), 5)
+        await asyncio.wait_for(anext(stream), 120)
 
 
 async def test_many_followers_share_one_reader(gateway: TestGateway, monkeypatch: pytest.MonkeyPatch) -> None:

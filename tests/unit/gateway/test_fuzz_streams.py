@@ -50,7 +50,7 @@ async def begin(gateway: TestGateway, last_event_id: bytes) -> tuple[int, bytes]
         "query_string": b"", "headers": [(b"host", b"gateway"), (b"last-event-id", last_event_id)], "scheme": "http",
         "server": ("gateway", 80), "client": ("127.0.0.1", 1), "root_path": "",
     }  # fmt: skip
-    await asyncio.wait_for(gateway.app({**scope}, receive, send), 10)
+    await asyncio.wait_for(gateway.app({**scope}, receive, send), 120)
     return int(sent[0]["status"]), b"".join(m.get("body", b"") for m in sent)
 
 

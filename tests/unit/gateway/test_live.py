@@ -41,7 +41,7 @@ class Viewer:
         self.points: list[Any] = []
 
     async def until(self, condition: Any) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             while not condition(self):
                 for frame in (await anext(self._frames)).decode().split("\n\n"):
                     if not frame.startswith("event: "):

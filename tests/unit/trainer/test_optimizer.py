@@ -10,7 +10,7 @@ import torch
 
 from resihp_messages import OptimizerConfig
 from resihp_plan import layout
-from resihp_trainer.optimizer import adamw, apply_step, clip_factor, learning_rate
+from resihp_trainer.optimizer import Update, adamw, apply_step, clip_factor, learning_rate
 from resihp_trainer.shards import Shard, ShardSet
 from support.trainer_cases import HEALTHY, SPEC
 
@@ -36,7 +36,7 @@ def test_equals_torch(decay: bool) -> None:
     )
     for step in range(1, 8):
         gradient = torch.randn(7, 5, dtype=torch.float64) * 10.0 ** (step - 5)
-        adamw(shard, gradient, step, CONFIG, decay=decay)
+        adamw(shard, gradient, Update.of(step, CONFIG), decay=decay)
         other.grad = gradient
         optimizer.step()
         torch.testing.assert_close(shard.parameter, other.detach(), rtol=1e-13, atol=1e-15)
@@ -49,11 +49,11 @@ def test_cut_tensors_end_with_the_same_bits(dtype: torch.dtype) -> None:
     start, gradients = torch.randn(301, dtype=dtype), torch.randn(5, 301, dtype=dtype)
     whole = fresh(start)
     for step, gradient in enumerate(gradients, 1):
-        adamw(whole, gradient, step, CONFIG, decay=True)
+        adamw(whole, gradient, Update.of(step, CONFIG), decay=True)
     for a, b in ((0, 1), (1, 8), (3, 30), (30, 301)):
         part = fresh(start[a:b])
         for step, gradient in enumerate(gradients, 1):
-            adamw(part, gradient[a:b].contiguous(), step, CONFIG, decay=True)
+            adamw(part, gradient[a:b].contiguous(), Update.of(step, CONFIG), decay=True)
         for mine, theirs in zip(part.state, whole.state, strict=True):
             assert torch.equal(mine, theirs[a:b])
 

@@ -29,7 +29,7 @@ from resihp_trainer.trials.trainer_job import TrainerJob, TrialFailed
 
 SEQUENCE_LIMIT_S = 150.0
 """A sequence that takes longer hangs (a live lock would go on for ever)."""
-PHASE_LIMIT_S = 20.0
+PHASE_LIMIT_S = 60.0
 """A rank that does not get to the phase in which it is to die, within this time, hangs."""
 LOOK_EVERY_S = 0.0003
 _PHASES = {
