@@ -79,7 +79,7 @@ def commit() -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=10,
+        timeout=60,
     )
     return done.stdout.strip() or "no commit"
 
