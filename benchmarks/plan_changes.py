@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -87,9 +88,15 @@ class Series:
         return [look for look in self.looks[1 + period :] if look.change % period == self.looks[-1].change % period]
 
     def growth(self, what: str) -> float:
-        """Largest relative growth of a quantity (a field of `Holdings`) over ranks, first to last settled look."""
-        first, last = self.settled()[0].workers, self.settled()[-1].workers
-        return max(float(getattr(last[r], what) / getattr(first[r], what)) - 1.0 for r in first)
+        """Largest relative growth of a quantity (a field of `Holdings`) over ranks: mean of the last third of the settled
+        looks over that of the first third. Single looks at memory differ by 3 % in both directions."""
+        looks = self.settled()
+        third = max(1, len(looks) // 3)
+
+        def mean(some: Sequence[Look], rank: int) -> float:
+            return statistics.fmean(getattr(look.workers[rank], what) for look in some)
+
+        return max(mean(looks[-third:], r) / mean(looks[:third], r) - 1.0 for r in looks[0].workers)
 
 
 async def measure(changes: int, extra: Sequence[str] = ()) -> Series:
@@ -120,6 +127,8 @@ async def _looks(running: RunningDemo, changes: int) -> list[Look]:
             devices = await client.devices(JOB)
             pids = {d.rank: pid for d in devices if (pid := d.live_pid or d.pid) is not None}
             found.append(Look(change, await _over_an_iteration(running, client, pids)))
+            rss_mib = " ".join(f"{h.rss_bytes / 2**20:.1f}" for h in found[-1].workers.values())
+            print(f"{change} of {changes} changes; resident MiB by rank: {rss_mib}", file=sys.stderr, flush=True)
     return found
 
 
@@ -170,7 +179,7 @@ def render(series: Series) -> str:
     summary = [
         f"{len(changes)} changes applied; the same {len(series.looks[0].workers)} processes throughout: "
         f"{'yes' if series.same_processes() else 'NO'}.",
-        f"Largest growth of any rank between visits of the same layout, first to last: threads "
+        f"Largest growth of any rank between visits of the same layout, first third to last third: threads "
         f"{series.growth('num_threads'):+.1%}, descriptors {series.growth('num_descriptors'):+.1%}, "
         f"memory {series.growth('rss_bytes'):+.1%}.",
         f"Parameters against an undisturbed run: largest difference {parity:.2g} (float64).",
