@@ -88,8 +88,8 @@ class Series:
         return [look for look in self.looks[1 + period :] if look.change % period == self.looks[-1].change % period]
 
     def growth(self, what: str) -> float:
-        """Largest relative growth of a quantity (a field of `Holdings`) over ranks: mean of the last third of the settled
-        looks over that of the first third. Single looks at memory differ by 3 % in both directions."""
+        """Largest relative growth of a quantity (a field of `Holdings`) over ranks: mean of the last third of the
+        settled looks over that of the first third. Single looks at memory differ by 3 % in both directions."""
         looks = self.settled()
         third = max(1, len(looks) // 3)
 
