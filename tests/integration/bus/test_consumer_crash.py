@@ -64,5 +64,5 @@ async def test_the_successor_gets_the_interrupted_message_first(
     # an acknowledgement just before the kill may be lost with the process: then "a" comes again, still in order
     assert seen[-3:] == ["fatal", "b", "c"]
     assert seen[:-3] in ([], ["a"])
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     await bus.close()

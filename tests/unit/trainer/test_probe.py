@@ -35,7 +35,7 @@ def test_on_a_virtual_clock_it_takes_its_nominal_time_on_the_device() -> None:
 
 def test_on_a_real_clock_it_is_not_padded() -> None:
     time = Time()
-    assert 0.0 < Probe(ClockConfig(), Device(time)).seconds(time.pause) < 5.0
+    assert 0.0 < Probe(ClockConfig(), Device(time)).seconds(time.pause) < 60.0
     assert time.slept == 0.0
 
 

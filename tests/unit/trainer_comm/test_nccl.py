@@ -166,7 +166,7 @@ def test_construction_without_the_peer_is_left_at_an_abort(pair: Pair) -> None:
         pair.ranks[1].abort(1)
         with pytest.raises(EpochAborted):
             building.result(10)
-        assert time.monotonic() - before < 5
+        assert time.monotonic() - before < 60
 
 
 def test_an_error_is_a_failure_unless_the_epoch_is_aborted(pair: Pair) -> None:
