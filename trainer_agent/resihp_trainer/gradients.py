@@ -63,22 +63,34 @@ class GradientSync:
     def finish(self, iteration: int, settle: Callable[[], None] = lambda: None) -> Gradients:
         """Wait for all of them and unpack. `settle`: `Communicator.settle` of the epoch, before a number is read from
         the device. Raises what they raise."""
-        held = self._held
-        sums = {name: torch.empty_like(shard.parameter) for name, shard in held.shards.items()}
+        empty = {name: s.parameter for name, s in self._held.shards.items() if not s.parameter.numel()}
+        sums = {name: torch.empty_like(parameter) for name, parameter in empty.items()}
         norm_sq = 0.0
-        while self._running:  # each bucket's memory goes with it
-            job = self._running[0]
+        while self._running:  # a bucket's memory goes with it, unless gradients are views of it
+            job = self._running.pop(0)
             if job.pending is not None:
                 job.pending.wait()
             settle()
             norm_sq += job.bucket.norm_weight * _sum_of_squares(job.flat)
-            offset = 0
-            for p in job.bucket.pieces:
-                view = held.piece(p.tensor, sums[p.tensor], p.start, p.stop)
-                view.copy_(job.flat[offset : offset + view.numel()].view(view.shape))
-                offset += view.numel()
-            del self._running[0], job
+            self._unpack(job, sums)
+            del job
         return Gradients(iteration, sums, norm_sq)
+
+    def _unpack(self, job: _InFlight, sums: dict[str, Tensor]) -> None:
+        """A shard that is one piece of the bucket stays where it is: its sum is a view."""
+        held, offset = self._held, 0
+        for p in job.bucket.pieces:
+            shard = held.shards[p.tensor].parameter
+            whole = sums.get(p.tensor)
+            piece = held.piece(p.tensor, shard if whole is None else whole, p.start, p.stop)
+            flat = job.flat[offset : offset + piece.numel()].view(piece.shape)
+            offset += piece.numel()
+            if piece.numel() == shard.numel():
+                sums[p.tensor] = flat
+                continue
+            if whole is None:
+                whole = sums[p.tensor] = torch.empty_like(shard)
+            held.piece(p.tensor, whole, p.start, p.stop).copy_(flat)
 
 
 def _sum_of_squares(flat: Tensor) -> float:

@@ -67,7 +67,7 @@ def enter(x: Tensor, tp: TensorParallel) -> Tensor:
     if tp.group is None:
         tp.tick()
         if x.requires_grad:
-            x.register_hook(lambda _: tp.tick())
+            x.register_hook(lambda _: tp.tick())  # type: ignore[no-untyped-call]
         return x
     out: Tensor = _Enter.apply(x, tp)  # type: ignore[no-untyped-call]
     return out
