@@ -31,10 +31,10 @@ FEWEST = 5
 def describes_devices(spec: JobSpec) -> bool:
     """Whether what this job's iterations measure are constants of devices that work independently.
 
-    On the virtual clock they do. On the real clock the workers of the CPU backend share the cores of their host: there
-    a plan that leaves workers idle is faster, which says nothing about a cluster; nominal constants stay.
+    On the virtual clock and on GPUs they do. The workers of the CPU backend share the cores of their host: there a
+    plan that leaves workers idle is faster, which says nothing about a cluster; nominal constants stay.
     """
-    return spec.clock.virtual
+    return spec.clock.virtual or spec.backend == "nccl"
 
 
 @dataclass(frozen=True)

@@ -174,10 +174,11 @@ class JobPlanning:
         running = set(old.active) <= set(alive)
         predicted, bound = self.tokens_per_s(decision.plan, speeds), self.bound(speeds, alive)
         change_s = decision.change_s or 0.0
+        by = "" if self.measured is not None else " by nominal constants"
         return Choice(
             plan=decision.plan,
             reason=(
-                f"{decision.name}: predicted {predicted:.0f} tokens/s ({predicted / bound:.1%} of the bound), "
+                f"{decision.name}: predicted {predicted:.0f} tokens/s{by} ({predicted / bound:.1%} of the bound), "
                 f"{decision.bytes_moved} bytes to move"
             ),
             difference=decision.difference,

@@ -110,6 +110,7 @@ def test_crowded_cores_are_not_devices() -> None:
     """On the real clock a plan that leaves workers idle would look (and be) faster: the demo's seven survivors work."""
     assert describes_devices(SPEC)
     assert not describes_devices(JobSpec())
+    assert describes_devices(JobSpec(backend="nccl"))
 
 
 def test_too_little_is_no_measurement() -> None:
