@@ -16,8 +16,8 @@ from resihp_plan.planner import baselines
 ABLATED = ("exclusion", "repartition", "migration")
 MECHANISMS: Mapping[str, tuple[str, int, int, tuple[str, str, str]]] = {
     "7B": ("2 h", 4, 20, ("+1.01", "+0.18", "+1.03")),
-    "13B": ("1 h", 2, 10, ("+1.82", "+0.22", "+1.16")),
-    "30B": ("30 min", 1, 4, ("+1.47", "+0.17", "+0.24")),
+    "13B": ("1 h", 2, 20, ("+1.82", "+0.22", "+1.16")),
+    "30B": ("30 min", 1, 20, ("+1.47", "+0.17", "+0.24")),
 }
 """Model -> time between losses, part of the 30-minute series, seeds, what the paper reads as a gain over ReCycle."""
 
