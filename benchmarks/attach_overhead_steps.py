@@ -44,7 +44,6 @@ class Switch:
         self._places: list[tuple[Any, str]] = [
             (torch.autograd, "backward"),
             (DistributedDataParallel, "forward"),
-            (DistributedDataParallel, "__init__"),
             (dist.Work, "wait"),
         ]
         self._step_hooks: dict[int, Any] = optimizers._global_optimizer_post_hooks

@@ -45,7 +45,8 @@ def main() -> None:
     )
     draw = torch.Generator().manual_seed(dist.get_rank())
     for _ in range(args.steps):
-        ids = torch.randint(0, 256, (4, 48), generator=draw)
+        length = int(torch.randint(16, 49, (), generator=draw))
+        ids = torch.randint(0, 256, (4, length), generator=draw)
         loss = engine(input_ids=ids)
         engine.backward(loss)
         engine.step()

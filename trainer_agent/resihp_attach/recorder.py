@@ -17,9 +17,6 @@ from typing import Any, NamedTuple
 
 from resihp_attach.lengths import NOTHING, Work
 
-_LOOK_S = 1e-3
-"""How old a look at the processor may be where gradients come one by one: a look costs 2 us."""
-
 
 class _Mark(NamedTuple):
     """A moment of the training thread."""
@@ -57,7 +54,7 @@ class Recorder:
     ) -> None:
         """`delay`: seconds that the training thread was ready and had no processor, since any moment."""
         self._clock, self._emit, self._delay = clock, emit, delay
-        self._delay_s = self._looked_s = self._wait_delay_s = 0.0
+        self._wait_delay_s = 0.0
         self.iteration = 0
         """Optimizer steps that are done."""
         self.ops = 0
@@ -76,7 +73,7 @@ class Recorder:
         self._backward: _Mark | None = None
         self._depth = [0, 0]
         self._gradient: _Mark | None = None
-        """When the newest gradient of the pass was ready."""
+        """When the last gradient of the pass was there."""
 
     # --- passes ---------------------------------------------------------------------------------------------------
 
@@ -96,12 +93,15 @@ class Recorder:
             self._tick()
             self._now.forward_s.append(self._mark().compute_since(span))
 
-    def backward_begins(self) -> None:
+    def backward_begins(self) -> bool:
+        """True for the outermost pass of those that count: its `gradients_done` is wanted."""
         self._depth[1] += 1
-        if self._depth[1] == 1 and not self.phase:
-            self._tick()
-            self._gradient = None
-            self._backward = self._mark()
+        if self._depth[1] > 1 or self.phase:
+            return False
+        self._tick()
+        self._gradient = None
+        self._backward = self._mark()
+        return True
 
     def backward_ends(self) -> None:
         self._depth[1] = max(0, self._depth[1] - 1)
@@ -113,10 +113,9 @@ class Recorder:
             self._now.backward_s.append(last.compute_since(span))
             self._now.wait_s += max(0.0, end.at_s - last.at_s - (end.waited_s - last.waited_s))
 
-    def gradient_ready(self, parameter: object = None) -> None:
-        """A parameter's gradient is complete; only the newest one of a pass matters. Called for every parameter of
-        every pass, so without a guard of its own: nothing in it can fail."""
-        self._gradient = self._mark(_LOOK_S)
+    def gradients_done(self) -> None:
+        """Every gradient of the pass is there; what follows is the tail."""
+        self._gradient = self._mark()
 
     def wait_begins(self) -> _Mark:
         """For other ranks, wherever in the iteration; hand the result to `wait_ends`."""
@@ -128,11 +127,8 @@ class Recorder:
         self._now.wait_s += end.at_s - begun.at_s
         self._tick()
 
-    def _mark(self, look_s: float = 0.0) -> _Mark:
-        now_s = self._clock()
-        if now_s - self._looked_s >= look_s:
-            self._looked_s, self._delay_s = now_s, self._delay()
-        return _Mark(now_s, self._now.wait_s, self._delay_s - self._wait_delay_s)
+    def _mark(self) -> _Mark:
+        return _Mark(self._clock(), self._now.wait_s, self._delay() - self._wait_delay_s)
 
     # --- iterations -----------------------------------------------------------------------------------------------
 

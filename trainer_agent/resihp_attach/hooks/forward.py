@@ -46,7 +46,7 @@ def ends() -> None:
 def hook(torch: ModuleType) -> None:
     """After `import torch`: DDP."""
     ddp = torch.nn.parallel.DistributedDataParallel
-    original, original_init = ddp.forward, ddp.__init__
+    original = ddp.forward
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -56,20 +56,7 @@ def hook(torch: ModuleType) -> None:
         finally:
             ends()
 
-    @functools.wraps(original_init)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original_init(self, *args, **kwargs)
-        _watch_gradients(self)
-
-    ddp.forward, ddp.__init__ = forward, init
-
-
-@guard("gradients")
-def _watch_gradients(module: Any) -> None:
-    """The newest gradient of a pass marks where the reducer's wait begins."""
-    for parameter in module.parameters():
-        if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(_recorder.gradient_ready)
+    ddp.forward = forward
 
 
 def hook_fsdp(module: ModuleType) -> None:
