@@ -18,7 +18,7 @@ from resihp_cli.client import GatewayClient, is_temporary
 from resihp_cli.errors import CliError
 from resihp_cli.run_folder import RunFolder, RunInfo
 
-RUN_LIMIT_S = 540.0
+RUN_LIMIT_S = 1500.0
 """A run that takes longer hangs."""
 JOB = "demo"
 

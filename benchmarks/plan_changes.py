@@ -26,9 +26,9 @@ from benchmarks.report import machine, milliseconds, table, write
 from resihp_cli.client import GatewayClient, is_temporary
 from resihp_cli.errors import CliError
 
-EVERY = 8
+EVERY = 6
 """Iterations between two changes."""
-SETTLE = 3
+SETTLE = 2
 """Iterations after which the look begins; it takes one more."""
 LOOK_EVERY_S = 0.05
 FIRST_AT = 4
