@@ -34,6 +34,16 @@ class Result:
     """Iterations until found, the naming one included."""
 
 
+@dataclass(frozen=True)
+class Errors:
+    """Mean absolute prediction error over the healthy iterations of one run, as a ratio."""
+
+    all: float
+    without_hiccups: float
+    """Of the iterations whose seconds are those of the law, with its noise and drift."""
+    num_hiccups: int
+
+
 def make_plan() -> tuple[ParallelPlan, ModelSpec]:
     """One rank per place: members of a TP group are one place to the schedule."""
     model = ModelSpec(num_layers=8)
@@ -49,8 +59,8 @@ def make_plan() -> tuple[ParallelPlan, ModelSpec]:
 
 def run(
     pool: npt.NDArray[np.float64], slowdowns: tuple[float, ...], runs: int, rng: np.random.Generator
-) -> tuple[dict[str, dict[float, Result]], list[float]]:
-    """Rules -> slowdown -> result, and the prediction errors (mean absolute, as a ratio) of every run."""
+) -> tuple[dict[str, dict[float, Result]], list[Errors]]:
+    """Rules -> slowdown -> result, and the prediction errors of every run."""
     plan, model = make_plan()
     guess = CostModel.for_model(model)
     truth = replace(guess, square_s=2.5 * guess.square_s)
@@ -66,7 +76,7 @@ def run(
     for slowdown in slowdowns:
         for _ in range(runs):
             slow = int(rng.integers(0, 8))
-            works, times = [], []
+            works, times, hiccups = [], [], []
             for i in range(1, STOP + 1):
                 drawn = pool[rng.integers(0, len(pool), (2, 8))]
                 work = tuple(tuple(MicroBatchWork(int(m[1]), int(m[2])) for m in replica) for replica in drawn)
@@ -74,12 +84,15 @@ def run(
                 seconds = simulate(plan, order, work, truth, health=health).makespan_s
                 seconds *= math.exp(rng.normal(0, NOISE)) * (1 + 0.02 * math.sin(i / 60))
                 works.append(work)
-                times.append(seconds * (rng.uniform(1.3, 2.0) if rng.random() < 0.005 else 1.0))
+                hiccups.append(rng.random() < 0.005)
+                times.append(seconds * (rng.uniform(1.3, 2.0) if hiccups[-1] else 1.0))
             schedule = ScheduleTime(plan, guess)
             schedule.learn(works[:20], times[:20])
             predicted = [schedule.seconds(w) for w in works]
-            healthy = np.abs(np.array(times[20 : FAULT_AT - 1]) / np.array(predicted[20 : FAULT_AT - 1]) - 1.0)
-            errors.append(float(np.mean(healthy)))
+            healthy = slice(20, FAULT_AT - 1)
+            off = np.abs(np.array(times[healthy]) / np.array(predicted[healthy]) - 1.0)
+            hiccup = np.array(hiccups[healthy])
+            errors.append(Errors(float(off.mean()), float(off[~hiccup].mean()), int(hiccup.sum())))
             effects = [schedule.effects(w) for w in works]
             _judge(results, slowdown, times, predicted, effects, schedule.places, slow)
     return results, errors

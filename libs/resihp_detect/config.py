@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,18 @@ class PeerConfig:
     """Iterations after which a device with a new share is judged again. 0: seconds follow shares exactly."""
     max_rows: int = 512
     """Rows per fit of the healthy time."""
+
+    def scaled(self, factor: float) -> PeerConfig:
+        """Looks for slowness that is `factor` times as large (in logarithmic units: 1.1x becomes 1.21x with 2), with
+        the same patience. Raises ValueError unless it is positive and finite.
+
+        >>> PeerConfig().scaled(2.0) == PeerConfig(k=0.1, h=1.0, clip=0.5, shift_k=0.2)
+        True
+        """
+        if not 0.0 < factor < math.inf:
+            raise ValueError(f"detection: a scale must be positive and finite, not {factor}")
+        c = self
+        return replace(c, k=c.k * factor, h=c.h * factor, clip=c.clip * factor, shift_k=c.shift_k * factor)
 
     @classmethod
     def for_clock(cls, *, virtual: bool, processor_time: bool) -> PeerConfig:

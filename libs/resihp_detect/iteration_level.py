@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -126,12 +126,10 @@ class IterationLevel:
     def snapshot(self) -> dict[str, Any]:
         """Plain values."""
         scalars = {name: getattr(self, name) for name in _SCALARS}
-        return {"config": asdict(self.config), "ratios": list(self._ratios), **scalars, "cusum": self._cusum.snapshot()}
+        return {"ratios": list(self._ratios), **scalars, "cusum": self._cusum.snapshot()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a snapshot. Raises ValueError if it was taken with other thresholds."""
-        if state["config"] != asdict(self.config):
-            raise ValueError("the snapshot was taken with other thresholds")
+        """Go on from a snapshot, with this one's thresholds."""
         self._cusum.restore(state["cusum"])
         ratios: Sequence[float] = state["ratios"]
         self._ratios = list(ratios)

@@ -242,7 +242,7 @@ class JobLevel:
         *,
         is_mine: Callable[[str], bool] = lambda group: True,
     ) -> JobLevel:
-        """Go on from a snapshot. Raises ValueError if it is of other groups or thresholds."""
+        """Go on from a snapshot, with the thresholds of `config`. Raises ValueError if it is of other groups."""
         job = cls(ParallelPlan.from_dict(state["plan"]), model, config, is_mine=is_mine)
         if state["steps"] is not None:
             job._steps = StepLevel(job.plan, model, job.config)

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from resihp_plan import CostModel, ParallelPlan, Work, program, simulate
 from resihp_plan.owners import volumes
 
-_RATIOS = np.exp2(np.arange(-4.0, 4.5, 0.5))
+_COARSE = np.exp2(np.arange(-4.0, 4.5, 0.5))
 """Candidates for the cost of squared lengths, relative to the operation count."""
+_FINE = np.exp2(np.arange(-0.375, 0.5, 0.125))
+"""Candidates around the best of those, relative to it: steps of 9 %."""
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """One candidate: what it costs, all seconds times what, and how far off its predictions are (ratios)."""
+
+    cost: CostModel
+    scale: float
+    deviation: float
+    """Median, absolute."""
+    error: float
+    """Mean, absolute."""
 
 
 class ScheduleTime:
@@ -55,25 +70,26 @@ class ScheduleTime:
         ratio.
 
         Speed is the median of observed / predicted, robust against hiccups; the weight is the candidate with the
-        least median deviation. Raises ValueError for fewer than 3 iterations.
+        least median deviation, on a coarse grid and then on a fine one. Raises ValueError for fewer than 3 iterations.
         """
         times = np.asarray(observed_s, dtype=np.float64)
         ok = np.isfinite(times) & (times > 0)
         if len(works) != len(times) or ok.sum() < 3:
             raise ValueError(f"{len(works)} works and {int(ok.sum())} usable times: at least 3 pairs are needed")
-        best: tuple[float, CostModel, float, float] | None = None
-        for ratio in _RATIOS:
-            cost = replace(self._cost, square_s=self._cost.square_s * float(ratio))
-            log = np.log(
-                times[ok] / np.array([self._makespan(w, cost) for w, good in zip(works, ok, strict=True) if good])
-            )
-            middle = float(np.median(log))
-            deviation = float(np.median(np.abs(log - middle)))
-            if best is None or deviation < best[0]:
-                best = (deviation, cost, float(np.exp(middle)), float(np.mean(np.abs(np.expm1(log - middle)))))
-        assert best is not None  # there are candidates
-        _, self._cost, self._scale, error = best
-        return error
+        kept = [work for work, good in zip(works, ok, strict=True) if good]
+        for ratios in (_COARSE, _FINE):
+            best = min((self._fit(kept, times[ok], float(ratio)) for ratio in ratios), key=lambda fit: fit.deviation)
+            self._cost = best.cost
+        self._scale = best.scale
+        return best.error
+
+    def _fit(self, works: Sequence[Work], times: npt.NDArray[np.float64], ratio: float) -> _Fit:
+        """With squared lengths weighed `ratio` times as much as now."""
+        cost = replace(self._cost, square_s=self._cost.square_s * ratio)
+        log = np.log(times / np.array([self._makespan(work, cost) for work in works]))
+        middle = float(np.median(log))
+        deviation, error = np.median(np.abs(log - middle)), np.mean(np.abs(np.expm1(log - middle)))
+        return _Fit(cost, float(np.exp(middle)), float(deviation), float(error))
 
     def _makespan(self, work: Work, cost: CostModel, health: Mapping[int, float] | None = None) -> float:
         return simulate(self._plan, self._program, work, cost, health=health, volume_of=self._volumes).makespan_s

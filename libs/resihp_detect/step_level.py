@@ -143,7 +143,7 @@ class StepLevel:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a snapshot of the same plan. Raises ValueError if it was taken with other thresholds."""
+        """Go on from a snapshot of the same plan, with this one's thresholds."""
         self._level.restore(state["level"])
         self._closed, self._is_learned = state["closed"], state["learned"]
         self._pending = {
