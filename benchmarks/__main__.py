@@ -24,7 +24,7 @@ def engine() -> None:
     engine_recovery.main(16, 4)
     many_changes.main(100, 7)
     for job in overhead.JOBS:
-        overhead.main(job, 7, alone=False)
+        overhead.main(job, 120)
     reference.main(12)
     simulate.main(20, 7)
     loss_curve.main(500, 7)

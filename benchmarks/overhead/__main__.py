@@ -1,7 +1,6 @@
 """Iterations with telemetry, votes, fingerprints and snapshots against bare ones, paired in one run.
 
-    python -m benchmarks.overhead --rounds 12 --job short
-    python -m benchmarks.overhead --rounds 6 --job long --alone
+    python -m benchmarks.overhead --blocks 120 --job short
 
 Two workers on two cores, so that nobody waits for a core. Blocks of both kinds alternate; a pair is a block and the
 bare ones around it. Wall seconds are rank 0's, from the begin of an iteration to its end (all ranks end together, by
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.overhead.found import Run, render
-from benchmarks.overhead.worker import ALONE_VARIABLE, BLOCK, LEAD, SHIFT, variants
+from benchmarks.overhead.worker import BLOCK, EVERY, LEAD, SHIFT
 from benchmarks.report import RESULTS, machine, write
 from resihp_messages import JobSpec
 from resihp_plan import Cluster
@@ -67,15 +66,14 @@ JOBS = {
 }
 
 
-def measure(job: Job, rounds: int, alone: bool) -> Run:
+def measure(job: Job, blocks: int) -> Run:
     """Rows of every rank."""
-    kinds = variants(alone)
     with tempfile.TemporaryDirectory(prefix="resihp-overhead-") as folder:
-        iterations = BLOCK * (len(kinds) * (rounds + 1) + 1) - SHIFT
+        iterations = BLOCK * (blocks + 1) - SHIFT
         fixed = {"name": "overhead", "iterations": iterations, "output_dir": folder}
-        often = {"snapshots": {"every": BLOCK}, "telemetry": {"fingerprint_every": BLOCK}}
+        often = {"snapshots": {"every": EVERY}, "telemetry": {"fingerprint_every": EVERY}}
         spec = JobSpec.model_validate({**fixed, **often, **job.spec})
-        environment = {"OMP_NUM_THREADS": "1", ALONE_VARIABLE: str(int(alone))}
+        environment = {"OMP_NUM_THREADS": "1"}
         zygote = ZygoteClient(Path(folder), WORKER, environment=environment)
         running: TrainerJob | None = None
         try:
@@ -88,22 +86,21 @@ def measure(job: Job, rounds: int, alone: bool) -> Run:
             if running is not None:
                 running.close()
             zygote.close()
-        return Run([json.loads((Path(folder) / f"overhead-{r}.json").read_text()) for r in range(WORKERS)], kinds)
+        return Run([json.loads((Path(folder) / f"overhead-{r}.json").read_text()) for r in range(WORKERS)])
 
 
-def main(name: str, rounds: int, alone: bool) -> None:
+def main(name: str, blocks: int) -> None:
     """Measure one job; the result file has the newest result of every job."""
-    about, command = dict(machine()), f"python -m benchmarks.overhead --job {name} --rounds {rounds}"
-    command += " --alone" if alone else ""
+    about, command = dict(machine()), f"python -m benchmarks.overhead --job {name} --blocks {blocks}"
     section = f"## {name}: {JOBS[name].what}\n\n`{command}`, load before the run {about['load before the run']}.\n\n"
-    section += render(measure(JOBS[name], rounds, alone))
+    section += render(measure(JOBS[name], blocks))
     path = RESULTS / "overhead.md"
     kept = _sections(path.read_text() if path.exists() else "")
     kept[name] = section
     facts = {
         **about,
-        "pairs": f"blocks of {BLOCK} iterations, the first {LEAD} of each not counted; fingerprints, and snapshots in "
-        f"the other worker's memory, once in the {BLOCK - LEAD} counted ones",
+        "pairs": f"blocks of {BLOCK} iterations on the same documents, the first {LEAD} of each not counted; every "
+        f"{EVERY} iterations a round of fingerprints and of snapshots in the other worker's memory",
     }
     print(section)
     write("overhead", "Cost of watching a healthy job", command, facts, "\n\n".join([ABOUT, *kept.values()]))
@@ -112,8 +109,8 @@ def main(name: str, rounds: int, alone: bool) -> None:
 ABOUT = (
     "All on: vote with proof of samples, timing of every unit, report of every iteration, progress of every operation, "
     "fingerprints, snapshots. All off: none of them; the global norm for clipping stays. The ledger is what the "
-    "training thread spends in each, by clocks around it, plus what other threads spend beyond bare blocks (copying, "
-    "sending)."
+    "training thread spends in each, by clocks around it (less their own time), plus what other threads spend beyond "
+    "bare blocks (copying, sending). A round of snapshots and fingerprints counts as often as by default."
 )
 
 
@@ -126,7 +123,6 @@ def _sections(text: str) -> dict[str, str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--job", choices=JOBS, default="short")
-    parser.add_argument("--rounds", type=int, default=12, help="of all kinds of blocks")
-    parser.add_argument("--alone", action="store_true", help="also blocks with one ingredient only")
+    parser.add_argument("--blocks", type=int, default=120)
     given = parser.parse_args()
-    main(given.job, given.rounds, given.alone)
+    main(given.job, given.blocks)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean, median
 
-from benchmarks.overhead.ingredients import BARE, WHOLE, Part, Variant
-from benchmarks.overhead.worker import BLOCK, LEAD, place
+from benchmarks.overhead.ingredients import Part, Variant
+from benchmarks.overhead.worker import BLOCK, EVERY, LEAD, place, variant_of
 from benchmarks.report import milliseconds, table
+from resihp_messages.job import SnapshotConfig
 
+DEFAULT_EVERY = SnapshotConfig().every
+"""Iterations between rounds in a job that says nothing about it; that of fingerprints is the same."""
 BOUND = 0.005
 DRAWS = 4000
 
@@ -40,26 +43,46 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """Seconds, of all ranks or of one, beyond bare iterations."""
+
+    steady: float
+    """In an iteration without a round of snapshots and fingerprints."""
+    round: float
+    """Of a round, spread over the iterations that it touches."""
+
+    @property
+    def by_default(self) -> float:
+        """Per iteration, with a round as often as by default."""
+        return self.steady + self.round / DEFAULT_EVERY
+
+
+@dataclass(frozen=True)
 class Run:
-    """The rows of all ranks of one job, and what took turns in it."""
+    """The rows of all ranks of one job."""
 
     ranks: Sequence[Sequence[Row]]
-    variants: Sequence[Variant]
+
+    @property
+    def _num_blocks(self) -> int:
+        return place(self.ranks[0][-1][0])[0] + 1
 
     def counted(self, block: int) -> list[int]:
         """Indices of a block's counted iterations, if it is whole."""
         inside = [i for i, row in enumerate(self.ranks[0]) if place(row[0])[0] == block]
         return inside[LEAD:] if len(inside) == BLOCK else []
 
-    def pairs(self, variant: Variant, column: int) -> list[tuple[float, float]]:
-        """Means of a variant's blocks, and of the bare ones before and behind each, so that a drift of the machine
-        cancels. `column` of a row: 1 (wall: rank 0's) or 2 (processor: all ranks')."""
+    def has_round(self, block: int) -> bool:
+        return any(self.ranks[0][i][0] % EVERY == 0 for i in self.counted(block))
+
+    def pairs(self, column: int, *, rounds: bool) -> list[tuple[float, float]]:
+        """Means of a block with everything on, and of the bare ones around it, so that a drift of the machine cancels.
+        `column` of a row: 1 (wall: rank 0's) or 2 (processor: all ranks'). `rounds`: those that have one, or
+        those that have none."""
         found = []
-        for block in range(2, place(self.ranks[0][-1][0])[0]):
-            around = [block - 1, block, block + 1]
-            kinds = [self.variants[b % len(self.variants)] for b in around]
-            before, inside, behind = (self.counted(b) for b in around)
-            if kinds == [BARE, variant, BARE] and before and inside and behind:
+        for block in range(2, self._num_blocks - 1, 2):
+            before, inside, behind = (self.counted(b) for b in (block - 1, block, block + 1))
+            if before and inside and behind and self.has_round(block) == rounds:
                 found.append((self._mean(inside, column), self._mean(before + behind, column)))
         return found
 
@@ -68,51 +91,72 @@ class Run:
             return fmean(self.ranks[0][i][1] for i in rows)
         return fmean(sum(rank[i][2] for rank in self.ranks) for i in rows)
 
-    def ledger(self) -> dict[str, float]:
-        """Seconds per iteration of all ranks, in blocks with everything on; `threads`: of other threads than the
-        training thread, beyond what they take in bare blocks."""
-        whole = [r for rank in self.ranks for r in self._of(rank, WHOLE)]
-        bare = [r for rank in self.ranks for r in self._of(rank, BARE)]
-        found = {str(p): len(self.ranks) * fmean(r[4].get(p, 0.0) for r in whole) for p in Part}
-        threads = fmean(r[2] - r[3] for r in whole) - fmean(r[2] - r[3] for r in bare)
-        return {**found, "threads": len(self.ranks) * threads}
+    def by_blocks(self, column: int) -> Cost:
+        """From medians of pairs."""
+        steady = median(a - b for a, b in self.pairs(column, rounds=False))
+        extra = [a - b - steady for a, b in self.pairs(column, rounds=True)]
+        return Cost(steady, (BLOCK - LEAD) * median(extra) if extra else 0.0)
 
-    def _of(self, rank: Sequence[Row], variant: Variant) -> list[Row]:
-        blocks = range(1, place(rank[-1][0])[0] + 1)
-        chosen = [b for b in blocks if self.variants[b % len(self.variants)] == variant]
-        return [rank[i] for b in chosen for i in self.counted(b)]
+    def ledger(self) -> dict[str, Cost]:
+        """Of all ranks; `threads`: of other threads than the training thread, beyond what they take in bare blocks."""
+        blocks = [b for b in range(1, self._num_blocks) if self.counted(b)]
+        bare = self._rows(b for b in blocks if variant_of(b) is Variant.BARE)
+        watched = [b for b in blocks if variant_of(b) is Variant.WHOLE]
+        steady = self._rows(b for b in watched if not self.has_round(b))
+        rounds = self._rows(b for b in watched if self.has_round(b))
+        found = {str(p): self._cost(steady, rounds, lambda row, p=p: row[4].get(p, 0.0)) for p in Part}  # type: ignore[misc]
+        others = len(self.ranks) * fmean(row[2] - row[3] for row in bare)
+        threads = self._cost(steady, rounds, lambda row: row[2] - row[3])
+        return {**found, "threads": Cost(threads.steady - others, threads.round)}
+
+    def _rows(self, blocks: Iterable[int]) -> list[Row]:
+        return [rank[i] for b in blocks for i in self.counted(b) for rank in self.ranks]
+
+    def _cost(self, steady: Sequence[Row], rounds: Sequence[Row], seconds: Callable[[Row], float]) -> Cost:
+        each = len(self.ranks) * fmean(map(seconds, steady))
+        extra = len(self.ranks) * fmean(map(seconds, rounds)) - each if rounds else 0.0
+        return Cost(each, (BLOCK - LEAD) * extra)
 
 
 def render(run: Run) -> str:
     """Markdown."""
     rng, rows = Random(0), []
-    for variant in run.variants:
-        if variant != BARE:
-            for name, column in (("wall", 1), ("processor, all ranks", 2)):
-                f = Found.of(run.pairs(variant, column), rng)
-                interval = f"{f.low:+.2%} to {f.high:+.2%}"
-                ms = milliseconds(f.with_s), milliseconds(f.bare_s)
-                rows.append((variant.name, name, *ms, f"{f.overhead:+.2%}", interval))
-    header = ("on", "time", "with, ms", "bare, ms", "overhead", "95 % interval")
+    for name, column in (("wall", 1), ("processor, all ranks", 2)):
+        f, cost = Found.of(run.pairs(column, rounds=False), rng), run.by_blocks(column)
+        ms = milliseconds(f.with_s), milliseconds(f.bare_s)
+        interval = f"{f.low:+.2%} to {f.high:+.2%}"
+        whole = f"{cost.by_default / f.bare_s:+.2%}"
+        rows.append((name, *ms, f"{f.overhead:+.2%}", interval, f"{1e3 * cost.round:.1f}", whole))
+    header = ("time", "with, ms", "bare, ms", "no round", "95 % interval", "a round, ms", f"a round in {DEFAULT_EVERY}")
     return "\n\n".join([verdict(run, rng), table(header, rows), render_ledger(run)])
 
 
 def verdict(run: Run, rng: Random) -> str:
     """One sentence."""
-    cpu = Found.of(run.pairs(WHOLE, 2), rng)
-    said = "below" if cpu.high < BOUND else "NOT below" if cpu.low > BOUND else "too uncertain to compare with"
-    total = sum(run.ledger().values()) / cpu.bare_s
+    pairs = run.pairs(2, rounds=False)
+    cpu = Found.of(pairs, rng)
+    total = sum(c.by_default for c in run.ledger().values()) / cpu.bare_s
+    said = "below" if total < BOUND else "NOT below"
     return (
-        f"All on against all off: processor time {cpu.overhead:+.2%}, {said} the bound of {BOUND:.1%} by the blocks; "
-        f"{total:.2%} by the ledger."
+        f"Processor time of all ranks: {total:.2%} of a bare iteration by the ledger, {said} the bound of {BOUND:.1%}. "
+        f"By blocks, of iterations without a round, {cpu.overhead:+.2%} ({cpu.low:+.2%} to {cpu.high:+.2%}, "
+        f"{len(pairs)} pairs)."
     )
 
 
 def render_ledger(run: Run) -> str:
     """What each ingredient takes by the clocks around it, which noise of the machine does not hide."""
-    bare_s = median(b for _, b in run.pairs(WHOLE, 2))
+    bare_s = median(b for _, b in run.pairs(2, rounds=False))
+    ledger = run.ledger()
+    total = Cost(sum(c.steady for c in ledger.values()), sum(c.round for c in ledger.values()))
     rows = [
-        (name, f"{1e3 * seconds:.3f}", f"{seconds / bare_s:+.3%}")
-        for name, seconds in (*run.ledger().items(), ("sum", sum(run.ledger().values())))
+        (name, f"{1e3 * c.steady:.3f}", f"{1e3 * c.round:.2f}", f"{c.by_default / bare_s:+.3%}")
+        for name, c in (*ledger.items(), ("sum", total))
     ]
-    return table(("ledger, all on", "processor ms per iteration, all ranks", "of a bare iteration"), rows)
+    header = (
+        "ledger, processor ms of all ranks",
+        "an iteration",
+        "a round",
+        f"of a bare iteration, a round in {DEFAULT_EVERY}",
+    )
+    return table(header, rows)

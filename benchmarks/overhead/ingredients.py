@@ -1,18 +1,19 @@
-"""What watches a healthy iteration, in parts that can be switched on one by one, and a ledger of what each costs."""
+"""What watches a healthy iteration, in parts, and a ledger of what each costs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from statistics import median
 from typing import Any, TypeVar
 
 from resihp_trainer.install import ActiveEpoch
 from resihp_trainer.interpreter import Interpreter
 
 T = TypeVar("T")
+_EMPTY_ENTRIES = 1001
 
 
 class Part(StrEnum):
@@ -28,49 +29,48 @@ class Part(StrEnum):
     SNAPSHOTS = "snapshots"
 
 
-ALL = frozenset(Part)
+class Variant(StrEnum):
+    """Whether the ingredients are on in a block of iterations."""
 
-
-@dataclass(frozen=True)
-class Variant:
-    """Which ingredients are on in a block of iterations."""
-
-    name: str
-    parts: frozenset[Part]
-
-
-BARE, WHOLE = Variant("bare", frozenset()), Variant("all", ALL)
-ALONE = tuple(Variant(str(p), frozenset({p})) for p in Part)
+    BARE = "bare"
+    WHOLE = "all"
 
 
 @dataclass
 class Ledger:
-    """Processor seconds of the training thread inside each ingredient, less those of others inside it."""
+    """Processor seconds of the training thread inside each ingredient, less those of others inside it and less what the
+    ledger's own clocks take of an empty entry."""
 
     spent_s: dict[str, float] = field(default_factory=dict)
     _inner_s: list[float] = field(default_factory=list)
     """Of every open entry, what was put down inside it."""
 
-    @contextmanager
-    def open(self, part: Part) -> Iterator[None]:
-        """Put down what happens inside."""
-        start = time.thread_time()
-        self._inner_s.append(0.0)
-        try:
-            yield
-        finally:
-            whole_s = time.thread_time() - start
-            own_s = whole_s - self._inner_s.pop()
-            self.spent_s[part] = self.spent_s.get(part, 0.0) + own_s
-            if self._inner_s:
-                self._inner_s[-1] += whole_s
+    empty_s: float = 0.0
+
+    def calibrate(self) -> None:
+        """Learn what an empty entry seems to take (with warm caches, so less than it does between units)."""
+        empty = self.charged(Part.VOTE, _nothing)
+        seen = []
+        for _ in range(_EMPTY_ENTRIES):
+            empty()
+            seen.append(sum(self.take().values()))
+        self.empty_s = median(seen)
 
     def charged(self, part: Part, call: Callable[..., T]) -> Callable[..., T]:
         """`call`, with what it takes put down to `part`."""
+        clock, inner_s = time.thread_time, self._inner_s
 
         def charging(*args: Any, **kwargs: Any) -> T:
-            with self.open(part):
+            inner_s.append(0.0)
+            start = clock()
+            try:
                 return call(*args, **kwargs)
+            finally:
+                whole_s = clock() - start
+                own_s = max(0.0, whole_s - inner_s.pop() - self.empty_s)
+                self.spent_s[part] = self.spent_s.get(part, 0.0) + own_s
+                if inner_s:
+                    inner_s[-1] += whole_s
 
         return charging
 
@@ -90,15 +90,11 @@ class _Untimed(Interpreter):
         return None
 
 
-def with_parts(active: ActiveEpoch, parts: frozenset[Part], poll: Callable[[], None]) -> ActiveEpoch:
-    """The epoch with an interpreter that times, shows progress and goes on with copies only if `parts` says so."""
-    if active.interpreter is None or parts == ALL:
-        return active
+def unwatched(active: ActiveEpoch) -> ActiveEpoch:
+    """The epoch with an interpreter that neither times, nor shows progress, nor goes on with copies."""
+    assert active.interpreter is not None
     given = {f.name: getattr(active.interpreter, f.name) for f in fields(Interpreter)}
-    if Part.TIMING in parts:
-        return active
-    operation = poll if Part.SNAPSHOTS in parts else _nothing
-    return replace(active, interpreter=_Untimed(**{**given, "operation": operation}))
+    return replace(active, interpreter=_Untimed(**{**given, "operation": _nothing}))
 
 
 def _nothing() -> None:

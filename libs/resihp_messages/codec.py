@@ -25,7 +25,9 @@ class MalformedMessage(ValueError):
 
 
 def _plain(value: Any) -> Any:
-    """numpy scalars and arrays -> Python numbers and lists, without importing numpy."""
+    """Models -> their fields; numpy scalars and arrays -> Python numbers and lists, without importing numpy."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"cannot put {type(value).__name__} on the wire")

@@ -192,7 +192,7 @@ class ClockConfig(_Strict):
 class TelemetryConfig(_Strict):
     """What ranks report beyond the sums of an iteration."""
 
-    fingerprint_every: Annotated[int, Field(ge=0)] = 10
+    fingerprint_every: Annotated[int, Field(ge=0)] = 50
     """Every so many iterations each rank digests its state, so that replicas that silently diverge are noticed.
     0 switches it off."""
 
@@ -200,10 +200,12 @@ class TelemetryConfig(_Strict):
 class SnapshotConfig(_Strict):
     """Copies of the training state in the memory of other devices, for when all holders of a part of it die."""
 
-    every: Annotated[int, Field(ge=0)] = 10
+    every: Annotated[int, Field(ge=0)] = 50
     """Every so many iterations each rank copies its parameters and moments, beside the training, to a rank on another
     node, in another replica and stage where there is one. At most this many iterations are lost, plus those that one
-    copy takes beyond the first. Costs memory for two to four more copies of a rank's state. 0 switches it off."""
+    copy takes beyond the first. A copy costs 8 to 15 % of an iteration of 512 tokens, less in proportion to the tokens,
+    so 50 keep it below 0.3 % in the smallest job. Costs memory for two to four more copies of a rank's state. 0
+    switches it off."""
 
 
 class CheckpointConfig(_Strict):

@@ -22,7 +22,6 @@ Unit = tuple[int, int]
 
 
 FORWARD_KINDS = (OpKind.FORWARD, OpKind.RECV_ACT, OpKind.SEND_ACT)
-BACKWARD_KINDS = (OpKind.BACKWARD, OpKind.BACKWARD_INPUT, OpKind.BACKWARD_WEIGHT)
 
 _Begun = tuple[float, float]
 """The clock and the thread's processor seconds when a segment began."""
@@ -91,38 +90,36 @@ class Work:
             self.segments = [segment._replace(seconds=seconds()) for segment, seconds in timed]
             self._seconds = []
 
-    def seconds(self, *kinds: OpKind) -> float:
-        return sum(s.seconds for s in self.segments if s.kind in kinds)
+    def columns(self) -> Columns:
+        """What is reported of the segments, in one pass: it is asked for in every iteration."""
+        found = Columns()
+        for kind, unit, tokens, sum_sq_len, seconds in self.segments:
+            if kind is OpKind.FORWARD:
+                found.tokens.append(tokens)
+                found.sum_sq_len.append(sum_sq_len)
+                found.forward_s[unit] = seconds
+                continue
+            found.backward_s[unit] = found.backward_s.get(unit, 0.0) + seconds
+            if kind is OpKind.BACKWARD_WEIGHT:
+                found.weight_s[unit] = seconds
+        return found
 
-    @property
-    def forwards(self) -> tuple[Segment, ...]:
-        """One per executed unit."""
-        return tuple(s for s in self.segments if s.kind is OpKind.FORWARD)
 
-    def by_unit(self, *kinds: OpKind) -> tuple[float, ...]:
-        """Seconds of these kinds for every unit, in the order of `forwards`; empty if nothing was of these kinds."""
-        spent: dict[Unit, float] = {}
-        for s in self.segments:
-            if s.kind in kinds:
-                spent[s.unit] = spent.get(s.unit, 0.0) + s.seconds
-        return tuple(spent[s.unit] for s in self.forwards) if spent else ()
+@dataclass
+class Columns:
+    """One entry per executed unit, in the order of the forwards. Seconds are by unit, which has one operation of each
+    kind at most."""
 
-    @property
-    def forward_s(self) -> float:
-        return self.seconds(OpKind.FORWARD)
+    tokens: list[int] = field(default_factory=list)
+    sum_sq_len: list[int] = field(default_factory=list)
+    forward_s: dict[Unit, float] = field(default_factory=dict)
+    backward_s: dict[Unit, float] = field(default_factory=dict)
+    """Whole backwards, or both halves of split ones."""
+    weight_s: dict[Unit, float] = field(default_factory=dict)
 
-    @property
-    def backward_s(self) -> float:
-        """Whole backwards, or both halves of split ones."""
-        return self.seconds(*BACKWARD_KINDS)
-
-    @property
-    def tokens(self) -> int:
-        return sum(s.tokens for s in self.forwards)
-
-    @property
-    def sum_sq_len(self) -> int:
-        return sum(s.sum_sq_len for s in self.forwards)
+    def in_order(self, seconds: Mapping[Unit, float]) -> tuple[float, ...]:
+        """One of the columns of seconds; empty if nothing was of its kind."""
+        return tuple(seconds[unit] for unit in self.forward_s) if seconds else ()
 
 
 @dataclass

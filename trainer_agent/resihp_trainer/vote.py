@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,11 +40,11 @@ class Ballot:
         """float64[10 + num_documents], to be summed over the world."""
         ahead = float(self.epochs_ahead)
         votes = (ahead, ahead * ahead, self.copies, self.files, self.order, self.order * self.order)
-        coverage = [0.0] * num_documents
+        vector = np.zeros(_FIELDS + num_documents)
+        vector[:_FIELDS] = (self.ok, self.norm_sq, self.tokens, self.loss, *votes)
         for d in self.covered:
-            coverage[d] += 1.0
-        fields = [float(self.ok), self.norm_sq, self.tokens, self.loss, *votes]
-        return torch.tensor(fields + coverage, dtype=torch.float64)
+            vector[_FIELDS + d] += 1.0
+        return torch.from_numpy(vector)
 
 
 @dataclass(frozen=True)

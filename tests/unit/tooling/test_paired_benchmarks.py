@@ -9,43 +9,46 @@ import pytest
 
 from benchmarks.engine_recovery.losses import Loss
 from benchmarks.loss_curve import WORKERS, job_of, script_of
-from benchmarks.overhead.found import Found, Row, Run
-from benchmarks.overhead.ingredients import BARE, WHOLE, Ledger, Part
-from benchmarks.overhead.worker import BLOCK, LEAD, SHIFT, place, variants
+from benchmarks.overhead.found import DEFAULT_EVERY, Found, Row, Run
+from benchmarks.overhead.ingredients import Ledger, Part, Variant
+from benchmarks.overhead.worker import BLOCK, EVERY, LEAD, SHIFT, place, variant_of
 from benchmarks.simulate import SPEC, random_cases
 from resihp_plan import Schedule
 from resihp_trainer.trials import script
 
 
-def test_every_block_has_bare_ones_around_it_and_what_is_due_in_its_middle() -> None:
-    for alone in (False, True):
-        kinds = variants(alone)
-        assert {BARE, WHOLE} <= set(kinds)
-        assert all((kinds[n] == BARE) == (n % 2 == 1) for n in range(len(kinds)))
-    assert {variant.parts for variant in variants(True)} == {BARE.parts, WHOLE.parts, *(frozenset({p}) for p in Part)}
-    due = [place(k) for k in range(BLOCK, 50 * BLOCK, BLOCK)]  # snapshots and fingerprints
-    assert [block for block, _ in due] == list(range(due[0][0], due[0][0] + len(due)))
-    assert {at for _, at in due} == {SHIFT - 1}
-    assert LEAD < SHIFT - 1 < BLOCK - 2
+def test_rounds_are_due_and_over_in_blocks_with_everything_on() -> None:
+    for due in range(EVERY, 20 * EVERY, EVERY):
+        block, at = place(due)
+        assert variant_of(block) is Variant.WHOLE
+        assert LEAD <= at < BLOCK - 2
+    assert {variant_of(b) for b in (1, 3)} == {Variant.BARE}
 
 
 def test_an_overhead_is_found_again_in_spite_of_a_drift() -> None:
-    rng, kinds = Random(1), variants(False)
-    last = 22 * BLOCK - SHIFT
+    """2 % of every iteration with everything on, and 60 ms of each of both ranks in a round."""
+    rng = Random(1)
+    last = 81 * BLOCK - SHIFT
     ranks: list[list[Row]] = [[], []]
     for k in range(1, last + 1):
-        whole = kinds[place(k)[0] % len(kinds)] == WHOLE
+        whole = variant_of(place(k)[0]) is Variant.WHOLE
         seconds = (1.02 if whole else 1.0) * (1 + k / last) * rng.gauss(0.3, 0.003)
+        seconds += 0.06 if k % EVERY == 0 else 0.0
+        spent: dict[str, float] = {Part.VOTE: 0.001, Part.SNAPSHOTS: 0.05 if k % EVERY == 0 else 0.0}
         for rows in ranks:
-            rows.append((k, seconds, seconds / 2, seconds / 4, {Part.VOTE: 0.001} if whole else {}))
+            rows.append((k, seconds, seconds / 2, seconds / 4, spent if whole else {}))
     ranks[0][4] = (5, 9.0, 9.0, 9.0, {})  # in the first block, which is not whole
-    run = Run(ranks, kinds)
+    run = Run(ranks)
     for column in (1, 2):
-        found = Found.of(run.pairs(WHOLE, column), Random(0))
-        assert found.low < 0.02 < found.high
+        found = Found.of(run.pairs(column, rounds=False), Random(0))
+        assert found.low < found.overhead < found.high
         assert found.overhead == pytest.approx(0.02, abs=0.004)
-    assert run.ledger()[Part.VOTE] == pytest.approx(0.002)
-    assert run.ledger()[Part.REPORT] == 0.0
+        assert run.by_blocks(column).round == pytest.approx(0.06, abs=0.02)
+    assert run.ledger()[Part.VOTE].steady == pytest.approx(0.002)
+    assert run.ledger()[Part.VOTE].round == pytest.approx(0.0, abs=1e-9)
+    assert run.ledger()[Part.SNAPSHOTS].round == pytest.approx(0.1)
+    assert run.ledger()[Part.SNAPSHOTS].by_default == pytest.approx(0.1 / DEFAULT_EVERY)
+    assert run.ledger()[Part.REPORT].steady == 0.0
 
 
 def test_a_ledger_counts_what_is_inside_another_once() -> None:

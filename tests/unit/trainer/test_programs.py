@@ -11,7 +11,6 @@ import torch
 from resihp_plan import (
     Migration,
     ModelSpec,
-    OpKind,
     ParallelPlan,
     Schedule,
     check_program,
@@ -107,10 +106,11 @@ def test_every_micro_batch_is_answered_for_once_by_its_executor(name: str) -> No
     for rank, (work, _) in results.items():
         position = plan.position(rank)
         assert position is not None
-        assert len(work.forwards) == plan.num_units(*position[:2])
-        split = plan.schedule is Schedule.ZB_H1
-        assert len(work.by_unit(OpKind.BACKWARD_WEIGHT)) == (len(work.forwards) if split else 0)
-        assert work.tokens == sum(s.tokens for s in work.forwards) > 0
+        columns, num_units = work.columns(), plan.num_units(*position[:2])
+        assert len(columns.forward_s) == len(columns.tokens) == len(columns.sum_sq_len) == num_units
+        assert columns.backward_s.keys() == columns.forward_s.keys()
+        assert len(columns.weight_s) == (num_units if plan.schedule is Schedule.ZB_H1 else 0)
+        assert min(columns.tokens) > 0
 
 
 @pytest.mark.parametrize("plan", ["no heads", "all together"])

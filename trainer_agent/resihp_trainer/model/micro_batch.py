@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -40,11 +41,11 @@ class MicroBatch:
         inputs, targets, positions = (t.to(accelerator) for t in (self.inputs, self.targets, self.positions))
         return MicroBatch(self.lengths, inputs, targets, positions, self.ids)
 
-    @property
+    @cached_property
     def num_tokens(self) -> int:
         return sum(self.lengths)
 
-    @property
+    @cached_property
     def sum_sq_len(self) -> int:
         """Sum of squared document lengths: the attention work."""
         return sum(n * n for n in self.lengths)
