@@ -131,12 +131,13 @@ async def test_reasons_not_to_start(nats_server: LocalNats, hand: Hand, tmp_path
         with agent_process(nats_server.url, tmp_path / "b", RESIHP_AGENT_WORK_DIR=tmp_path / "a" / "work") as second:
             assert await second.ended() == 2
             assert "another agent uses the work folder" in second.complaint()
-    with agent_process(nats_server.url, tmp_path / "c", RESIHP_BUS_URL="nats://127.0.0.1:9") as lonely:
-        assert await lonely.ended() == 2
+    url, unreachable = nats_server.url, {"RESIHP_BUS_URL": "nats://127.0.0.1:9", "RESIHP_BUS_CONNECT_TIMEOUT_S": 1.0}
+    with (
+        agent_process(url, tmp_path / "c", **unreachable) as lonely,
+        agent_process(url, tmp_path / "d", RESIHP_AGENT_BEAT_PERIOD_S="often") as confused,
+        agent_process(url, tmp_path / "e", RESIHP_AGENT_ZYGOTE_COMMAND='["/no/such/program"]') as barren,
+    ):
+        assert [await agent.ended() for agent in (lonely, confused, barren)] == [2, 2, 2]
         assert "127.0.0.1:9" in lonely.complaint()
-    with agent_process(nats_server.url, tmp_path / "d", RESIHP_AGENT_BEAT_PERIOD_S="often") as confused:
-        assert await confused.ended() == 2
         assert "RESIHP_AGENT_BEAT_PERIOD_S" in confused.complaint()
-    with agent_process(nats_server.url, tmp_path / "e", RESIHP_AGENT_ZYGOTE_COMMAND='["/no/such/program"]') as barren:
-        assert await barren.ended() == 2
         assert "cannot start the zygote" in barren.complaint()
