@@ -22,7 +22,7 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.transformer import TransformerConfig
 from torch import Tensor
 
-LENGTH, VOCABULARY, MICRO_BATCHES = 64, 256, 4
+LENGTH, VOCABULARY, MICRO_BATCHES = 64, 256, 2
 Batch = dict[str, Tensor]
 
 
@@ -66,7 +66,7 @@ def main() -> None:
     parallel_state.initialize_model_parallel(args.tp, args.pp)
     model_parallel_cuda_manual_seed(1)
     config = TransformerConfig(
-        num_layers=4, hidden_size=64, num_attention_heads=4, use_cpu_initialization=True, pipeline_dtype=torch.float32,
+        num_layers=2, hidden_size=64, num_attention_heads=4, use_cpu_initialization=True, pipeline_dtype=torch.float32,
         tensor_model_parallel_size=args.tp, pipeline_model_parallel_size=args.pp, hidden_dropout=0.0,
         attention_dropout=0.0, masked_softmax_fusion=False, bias_dropout_fusion=False,
         gradient_accumulation_fusion=False,

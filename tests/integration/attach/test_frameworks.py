@@ -52,10 +52,10 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_lightning(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
-    iterations = run("lightning_ddp.py", tmp_path, "--steps", "6")
-    assert [f["iteration"] for f in iterations] == [1, 2, 3, 4, 5, 6]
-    assert all(f["unit_tokens"] == [8] and f["lengths_source"] == "rows" for f in iterations)
-    assert "eval" in iterations[4]["phases_s"]
+    iterations = run("lightning_ddp.py", tmp_path, "--steps", "18")
+    assert [f["iteration"] for f in iterations] == list(range(1, 19))
+    assert all(4 * 12 <= f["unit_tokens"][0] <= 4 * 48 and f["lengths_source"] == "mask" for f in iterations)
+    assert "eval" in iterations[16]["phases_s"]
 
 
 def test_megatrons_schedule_functions_are_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
