@@ -110,6 +110,8 @@ def _mask(mask: Any) -> Work:
         visible = int((~mask.bool()).sum())
         return Work(tokens, max(tokens, 2 * visible - tokens), "mask")
     top = int(mask.max()) if mask.numel() else 0
+    if top <= 1 and not mask.dtype.is_floating_point:  # the usual one; this is called for every micro-batch
+        return of_lengths(mask.sum(dim=1).tolist(), "mask")
     counts = [mask.eq(number).sum(dim=1) for number in range(1, max(1, top) + 1)]  # segment ids, if above 1
     return of_lengths([n for column in counts for n in column.tolist()], "mask")
 
