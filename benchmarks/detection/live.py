@@ -130,11 +130,15 @@ async def _train(text: str) -> dict[str, Any]:
             return await running.result()
 
 
-async def slow_link(iterations: int) -> dict[str, Any]:
-    """A job with a slow pipeline edge; the body of the first event about it. Raises `DemoFailed` if there is none."""
-    text = QUIET.format(iterations=iterations, pp=2, dp=2) + SLOW_LINK
+async def slow_link(iterations: int, *, by_hand: bool = False) -> dict[str, Any]:
+    """A job with a slow pipeline edge; the body of the first event about it. Raises `DemoFailed` if there is none.
+    `by_hand`: made slow through the API once iteration 30 is committed, not by a script."""
+    text = QUIET.format(iterations=iterations, pp=2, dp=2) + ("" if by_hand else SLOW_LINK)
     with _job_file(text) as path:
         async with demo([path], command_name="train") as running, GatewayClient(await _url(running)) as client:
+            if by_hand:
+                await running.reach(client, 30)
+                await client.inflict(JOB, 0, "slow_link", peer=1, factor=0.25)
             async for told in client.events(job=JOB, name="LinkSlow", after=0, reconnect=False):
                 return dict(told.body)
     raise DemoFailed("no slow link was said")

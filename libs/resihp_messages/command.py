@@ -78,17 +78,19 @@ class FenceWorker(_Command):
 
 
 class InflictFault(_Command):
-    """Testing: send SIGKILL or SIGSTOP to a worker, as a fault would, slow its virtual device, or flip a bit of its
-    parameters."""
+    """Testing: send SIGKILL or SIGSTOP to a worker, as a fault would, slow its virtual device or one of its virtual
+    links, or flip a bit of its parameters."""
 
     schema_name: ClassVar[str] = "InflictFault.v1"
 
     rank: RankField
-    fault: Literal["kill", "freeze", "slow", "corrupt"]
+    fault: Literal["kill", "freeze", "slow", "slow_link", "corrupt"]
     factor: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
-    """Only `slow` (virtual clock): the device's speed from then on, relative to its healthy one."""
+    """Only `slow` and `slow_link` (virtual clock): speed of device or link from then on, relative to healthy."""
     for_s: Seconds = 0.0
-    """Only `slow`: for how long; 0 means for good."""
+    """Only `slow` and `slow_link`: for how long; 0 means for good."""
+    peer: RankField | None = None
+    """Only `slow_link`: the other end, which gets an order of its own."""
 
 
 class ValidateDevices(_Command):

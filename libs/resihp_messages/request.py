@@ -34,16 +34,19 @@ class RequestPlan(_Request):
 
 
 class RequestFault(_Request):
-    """Testing: inflict a fault on a device. `corrupt` flips one bit of one of its parameters."""
+    """Testing: inflict a fault on a device, or on the pipeline edge between two (`slow_link`). `corrupt` flips one bit
+    of one of its parameters."""
 
     schema_name: ClassVar[str] = "RequestFault.v1"
 
     rank: RankField
-    fault: Literal["kill", "freeze", "slow", "corrupt"]
+    fault: Literal["kill", "freeze", "slow", "slow_link", "corrupt"]
     factor: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
-    """Only `slow` (virtual clock): the device's speed from then on, relative to its healthy one."""
+    """Only `slow` and `slow_link` (virtual clock): speed of device or link from then on, relative to healthy."""
     for_s: Seconds = 0.0
-    """Only `slow`: for how long; 0 means for good."""
+    """Only `slow` and `slow_link`: for how long; 0 means for good."""
+    peer: RankField | None = None
+    """Only `slow_link`: the other end of the edge, which is slow in both directions."""
     reason: Text = "operator"
 
 

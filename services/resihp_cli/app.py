@@ -119,6 +119,21 @@ def inject_slow(
     raise typer.Exit(run_slow(rank, factor, for_s, url=url, job=job))
 
 
+@inject_app.command("slow-link", epilog="Example: resihp inject slow-link 0 2 0.25 --for 30")
+def inject_slow_link(
+    rank: Annotated[int, typer.Argument(min=0)],
+    peer: Annotated[int, typer.Argument(min=0, help="The rank at the other end of the pipeline edge.")],
+    factor: Annotated[float, typer.Argument(min=0.001, max=1.0, help="Speed from then on; 1 is healthy.")],
+    for_s: Annotated[float, typer.Option("--for", min=0.0, metavar="S", help="Seconds; 0: for good.")] = 0.0,
+    url: Url = None,
+    job: Job = None,
+) -> None:
+    """Slow the pipeline edge between two ranks, both ways. The job's clock must be virtual ([clock] virtual = true)."""
+    from resihp_cli.commands.inject import run_slow_link
+
+    raise typer.Exit(run_slow_link((rank, peer), factor, for_s, url=url, job=job))
+
+
 @inject_app.command("freeze", epilog="Example: resihp inject freeze 5")
 def inject_freeze(rank: Annotated[int, typer.Argument(min=0)], url: Url = None, job: Job = None) -> None:
     """SIGSTOP the worker of a rank."""

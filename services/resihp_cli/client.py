@@ -100,7 +100,7 @@ class GatewayClient:
         return await self._post(f"/jobs/{job}/plans", {"plan": plan, "reason": reason})
 
     async def inflict(self, job: str, rank: int, fault: str, **details: float) -> Accepted:
-        """`details`: for `slow`, `factor` and `for_s`."""
+        """`details`: for `slow` and `slow_link`, `factor` and `for_s`; for `slow_link` also `peer`."""
         return await self._post(f"/jobs/{job}/faults", {"rank": rank, "fault": fault, **details})
 
     async def restart(self, job: str, rank: int) -> Accepted:

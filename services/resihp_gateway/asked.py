@@ -19,17 +19,25 @@ def _strict(**example: Any) -> ConfigDict:
 
 
 class FaultRequest(BaseModel):
-    """Inflict a fault on a device (testing)."""
+    """Inflict a fault on a device, or on the pipeline edge between two (testing)."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"rank": 3, "fault": "kill"}]})
 
     rank: RankNumber
-    fault: Literal["kill", "freeze", "slow", "corrupt"]
+    fault: Literal["kill", "freeze", "slow", "slow_link", "corrupt"]
     reason: Reason = "operator"
     factor: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
-    """Only `slow`: speed from then on, relative to the healthy device. The job's clock must be virtual."""
+    """Only `slow` and `slow_link`: speed from then on, relative to healthy. The job's clock must be virtual."""
     for_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Only `slow`: for how long; 0 means for good."""
+    """Only `slow` and `slow_link`: for how long; 0 means for good."""
+    peer: RankNumber | None = None
+    """Only `slow_link`: the other end of the edge."""
+
+    @model_validator(mode="after")
+    def _has_two_ends(self) -> Self:
+        if (self.fault == "slow_link") != (self.peer is not None):
+            raise ValueError(f"peer belongs to slow_link and to nothing else, not to {self.fault}")
+        return self
 
 
 class ValidationRequest(BaseModel):

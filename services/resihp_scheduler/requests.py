@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from resihp_bus import Responder
-from resihp_messages import AnyEnvelope, command
-from resihp_messages.request import Reply, RequestFault, RequestRestart, RequestStop, SubmitJob
+from resihp_messages import AnyEnvelope
+from resihp_messages.request import Reply, RequestRestart, RequestStop, SubmitJob
 from resihp_scheduler import endings, governing, operated, returns
 from resihp_scheduler.asked import Answer, Asked, about_job, keep, known_reply, refused, wrap
-from resihp_scheduler.situation import ranks_text
+from resihp_scheduler.injecting import inflict_fault
 from resihp_scheduler.steering import steer
 from resihp_scheduler.submission import submit
 from resihp_scheduler.term import Term
@@ -23,31 +23,6 @@ async def submit_job(term: Term, envelope: AnyEnvelope) -> Reply:
             return known
         reason = await submit(term, work, envelope, body.spec)
         return refused(reason) if reason else await keep(term, work, envelope, Reply(accepted=True))
-
-
-async def inflict_fault(asked: Asked) -> Reply:
-    """Testing: have an agent kill, freeze or slow a worker, or corrupt its state."""
-    body, situation, term = asked.envelope.body, asked.situation, asked.term
-    assert isinstance(body, RequestFault)
-    if body.rank not in situation.alive:
-        return refused(f"rank {body.rank} is not alive; alive: {ranks_text(situation.alive)}")
-    if body.fault == "slow" and not situation.spec.clock.virtual:
-        return refused("a slow device needs a job with clock.virtual = true")
-    device = situation.of_rank[body.rank]
-    order = command.InflictFault(
-        node=device.node,
-        token=term.token,
-        agent_incarnation=device.incarnation,
-        rank=body.rank,
-        fault=body.fault,
-        factor=body.factor,
-        for_s=body.for_s,
-    )
-    sent = term.envelope(
-        order, job=situation.name, epoch=situation.newest_epoch, correlation_id=asked.envelope.message_id
-    )
-    await asked.work.send(sent, detail=device.node)
-    return Reply(accepted=True)
 
 
 async def restart_worker(asked: Asked) -> Reply:

@@ -36,6 +36,20 @@ async def _slow(url: str, rank: int, factor: float, for_s: float, job: str | Non
     return 0
 
 
+def run_slow_link(ends: tuple[int, int], factor: float, for_s: float, *, url: str | None, job: str | None) -> int:
+    return run_loop(_slow_link(gateway_url(url), ends, factor, for_s, job))
+
+
+async def _slow_link(url: str, ends: tuple[int, int], factor: float, for_s: float, job: str | None) -> int:
+    rank, peer = ends
+    async with GatewayClient(url) as client:
+        found = await pick_job(client, job)
+        await client.inflict(found.job, rank, "slow_link", peer=peer, factor=factor, for_s=for_s)
+    how_long = f"for {for_s:g} s" if for_s else "for good"
+    print(f"{found.job}: the virtual link {rank}-{peer} will run at {factor:g} of its healthy speed {how_long}")
+    return 0
+
+
 async def _inject(url: str, fault: str, rank: int, job: str | None) -> int:
     async with GatewayClient(url) as client:
         found = await pick_job(client, job)

@@ -93,8 +93,8 @@ async def request_plan(
 
 @router.post("/jobs/{job}/faults", status_code=202)
 async def request_fault(job: JobName, request: FaultRequest, gateway: GatewayDep, by: Admin) -> Accepted:
-    """Testing: SIGKILL or SIGSTOP a worker, slow its device (on the virtual clock only: 409 otherwise), or flip a bit
-    of its parameters."""
+    """Testing: SIGKILL or SIGSTOP a worker, slow its device or one of its pipeline edges (on the virtual clock only:
+    409 otherwise), or flip a bit of its parameters."""
     await gateway.require_job(job)
     await gateway.ask(RequestFault(**request.model_dump()), job=job, by=by)
     return Accepted(job=job)

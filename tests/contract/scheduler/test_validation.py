@@ -37,3 +37,21 @@ async def test_silent_corruption_is_passed_on_to_the_rank_s_node(rig: Rig) -> No
         order = b.commands(command.InflictFault)[0].body
         assert isinstance(order, command.InflictFault)
         assert (order.rank, order.fault) == (6, "corrupt")
+        refusal = await ask(rig.bus, RequestFault(rank=0, fault="slow_link", peer=2, factor=0.25), job="demo")
+        assert "clock.virtual" in refusal.reason
+
+
+async def test_a_slow_link_strikes_at_both_ends(rig: Rig) -> None:
+    async with rig.scheduler():
+        a, _ = await rig.add_agents("a", "b")
+        await rig.running(clock={"virtual": True, "flops_per_s": 1e9})
+        fault = RequestFault(rank=0, fault="slow_link", peer=2, factor=0.25, for_s=9.0)
+        assert (await ask(rig.bus, fault, job="demo")).accepted
+        await wait_for(lambda: len(a.commands(command.InflictFault)) == 2, 10)
+        orders = [c.body for c in a.commands(command.InflictFault)]
+        assert [(o.rank, o.peer, o.factor, o.for_s) for o in orders if isinstance(o, command.InflictFault)] == [
+            (0, 2, 0.25, 9.0),
+            (2, 0, 0.25, 9.0),
+        ]
+        nowhere = await ask(rig.bus, RequestFault(rank=0, fault="slow_link", peer=1), job="demo")
+        assert nowhere.reason == "no pipeline edge connects ranks 0 and 1"

@@ -72,7 +72,9 @@ def database(tmp_path: Path) -> str:
 
 def test_surface() -> None:
     assert {c.name or (c.callback and c.callback.__name__) for c in app.registered_commands} == COMMANDS
-    assert {c.name for c in inject_app.registered_commands} == {"kill", "freeze", "slow", "corrupt", "restart"}
+    assert {c.name for c in inject_app.registered_commands} == {
+        *("kill", "freeze", "slow", "slow-link", "corrupt", "restart"),
+    }
     assert {c.name for c in model_app.registered_commands} == {"export"}
     assert {c.name for c in plan_app.registered_commands} == {"show", "apply", "init"}
     assert {c.name for c in keys_app.app.registered_commands} == {"init", "list", "remove"}

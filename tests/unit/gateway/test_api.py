@@ -154,6 +154,7 @@ async def test_fault_and_plan_and_stop(gateway: TestGateway, http: httpx.AsyncCl
     plans = await play_scheduler(gateway, "RequestPlan", Reply(accepted=True, reconfiguration_id="r9"))
     stops = await play_scheduler(gateway, "RequestStop", Reply(accepted=True))
     assert (await http.post("/api/v1/jobs/demo/faults", json={"rank": 5, "fault": "freeze"})).status_code == 202
+    assert (await http.post("/api/v1/jobs/demo/faults", json={"rank": 5, "fault": "slow_link"})).status_code == 422
     plan = AFTER_LOSS.to_dict()
     del plan["epoch"]  # the scheduler assigns it
     response = await http.post("/api/v1/jobs/demo/plans", json={"plan": plan})
