@@ -102,8 +102,8 @@ class CommandHandler:
 
     def _inflict(self, job: LocalJob, body: command.InflictFault) -> None:
         match body.fault:
-            case "slow":
-                job.send(link.SetSpeed(factor=body.factor, for_s=body.for_s), [body.rank])
+            case "slow" | "slow_link":
+                job.send(link.SetSpeed(factor=body.factor, for_s=body.for_s, peer=body.peer), [body.rank])
             case "corrupt":
                 job.send(link.CorruptState(), [body.rank])
             case _:

@@ -117,6 +117,8 @@ class Desk:
                 raise Stopped
             case FinishNow():
                 raise AllCommitted
+            case SetSpeed(peer=int(peer)):
+                self._context.links.set_speed(peer, order.factor, order.for_s)
             case SetSpeed():
                 self._context.device.set_speed(order.factor, order.for_s)
             case CorruptState() if self._state.holdings:
