@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean, median
 
-from benchmarks.overhead.ingredients import Part, Variant
-from benchmarks.overhead.worker import BLOCK, EVERY, LEAD, place, variant_of
+from benchmarks.overhead.ingredients import Part
+from benchmarks.overhead.worker import BLOCK, EVERY, LEAD, THREADS, place
 from benchmarks.report import milliseconds, table
 from resihp_messages.job import SnapshotConfig
 
@@ -98,24 +98,25 @@ class Run:
         return Cost(steady, (BLOCK - LEAD) * median(extra) if extra else 0.0)
 
     def ledger(self) -> dict[str, Cost]:
-        """Of all ranks; `threads`: of other threads than the training thread, beyond what they take in bare blocks."""
-        blocks = [b for b in range(1, self._num_blocks) if self.counted(b)]
-        bare = self._rows(b for b in blocks if variant_of(b) is Variant.BARE)
-        watched = [b for b in blocks if variant_of(b) is Variant.WHOLE]
-        steady = self._rows(b for b in watched if not self.has_round(b))
-        rounds = self._rows(b for b in watched if self.has_round(b))
-        found = {str(p): self._cost(steady, rounds, lambda row, p=p: row[4].get(p, 0.0)) for p in Part}  # type: ignore[misc]
-        others = len(self.ranks) * fmean(row[2] - row[3] for row in bare)
-        threads = self._cost(steady, rounds, lambda row: row[2] - row[3])
-        return {**found, "threads": Cost(threads.steady - others, threads.round)}
+        """Of all ranks. `transfers`: of gloo's threads in a round, beyond what they take in the other blocks."""
+        watched = [b for b in range(2, self._num_blocks, 2) if self.counted(b)]
+        steady = [b for b in watched if not self.has_round(b)]
+        rounds = [b for b in watched if self.has_round(b)]
 
-    def _rows(self, blocks: Iterable[int]) -> list[Row]:
-        return [rank[i] for b in blocks for i in self.counted(b) for rank in self.ranks]
+        def of(seconds: Callable[[Row], float], average: Callable[[Iterable[float]], float]) -> tuple[float, float]:
+            """Per block without a round, and what one with a round takes beyond it."""
+            each = average(self._sum(b, seconds) for b in steady)
+            return each, average(self._sum(b, seconds) for b in rounds) - each if rounds else 0.0
 
-    def _cost(self, steady: Sequence[Row], rounds: Sequence[Row], seconds: Callable[[Row], float]) -> Cost:
-        each = len(self.ranks) * fmean(map(seconds, steady))
-        extra = len(self.ranks) * fmean(map(seconds, rounds)) - each if rounds else 0.0
-        return Cost(each, (BLOCK - LEAD) * extra)
+        found = {}
+        for name in (*map(str, Part), THREADS):
+            each, extra = of(lambda row, name=name: row[4].get(name, 0.0), fmean)  # type: ignore[misc]
+            found[name] = Cost(each / (BLOCK - LEAD), extra)
+        _, extra = of(lambda row: row[2] - row[3] - row[4].get(THREADS, 0.0), median)
+        return {**found, "transfers": Cost(0.0, extra)}
+
+    def _sum(self, block: int, seconds: Callable[[Row], float]) -> float:
+        return sum(seconds(rank[i]) for rank in self.ranks for i in self.counted(block))
 
 
 def render(run: Run) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -59,6 +60,16 @@ def place(iteration: int) -> tuple[int, int]:
     return divmod(iteration - 1 + SHIFT, BLOCK)
 
 
+THREADS = "threads"
+"""In a row's ledger, beside the parts: the threads that write reports and copy state."""
+
+
+def beside_s() -> float:
+    """Processor seconds so far of the threads that only watching needs."""
+    ids = [t.native_id for t in threading.enumerate() if t.name.startswith(("link-writer", "copier"))]
+    return sum(int(Path(f"/proc/self/task/{i}/schedstat").read_text().split()[0]) for i in ids) / 1e9
+
+
 class PairedEngine(Engine):
     """Notes wall and processor seconds of every iteration; leaves them in the output folder at the end."""
 
@@ -81,10 +92,11 @@ class PairedEngine(Engine):
         if variant is Variant.BARE:
             active = unwatched(active)
         self.ledger.take()
+        threads_s = beside_s()
         wall, cpu, thread = time.perf_counter(), time.process_time(), time.thread_time()
         epoch = super()._iterate(active) if variant is Variant.WHOLE else self._iterate_bare(active)
         spent = time.perf_counter() - wall, time.process_time() - cpu, time.thread_time() - thread
-        self.rows.append((iteration, *spent, self.ledger.take()))
+        self.rows.append((iteration, *spent, {**self.ledger.take(), THREADS: beside_s() - threads_s}))
         if iteration == self._context.spec.iterations:
             assert self._context.spec.output_dir is not None
             path = Path(self._context.spec.output_dir) / f"overhead-{self._context.rank}.json"
