@@ -8,7 +8,7 @@ from random import Random
 from statistics import fmean, median
 
 from benchmarks.overhead.ingredients import Part
-from benchmarks.overhead.worker import BLOCK, EVERY, LEAD, THREADS, place
+from benchmarks.overhead.worker import BLOCK, EVERY, LEAD, THREADS, is_audited, place
 from benchmarks.report import milliseconds, table
 from resihp_messages.job import SnapshotConfig
 
@@ -82,7 +82,7 @@ class Run:
         found = []
         for block in range(2, self._num_blocks - 1, 2):
             before, inside, behind = (self.counted(b) for b in (block - 1, block, block + 1))
-            if before and inside and behind and self.has_round(block) == rounds:
+            if before and inside and behind and self.has_round(block) == rounds and not is_audited(block):
                 found.append((self._mean(inside, column), self._mean(before + behind, column)))
         return found
 
@@ -99,7 +99,7 @@ class Run:
 
     def ledger(self) -> dict[str, Cost]:
         """Of all ranks. `transfers`: of gloo's threads in a round, beyond what they take in the other blocks."""
-        watched = [b for b in range(2, self._num_blocks, 2) if self.counted(b)]
+        watched = [b for b in range(2, self._num_blocks, 2) if self.counted(b) and is_audited(b)]
         steady = [b for b in watched if not self.has_round(b)]
         rounds = [b for b in watched if self.has_round(b)]
 

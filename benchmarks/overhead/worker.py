@@ -60,6 +60,11 @@ def place(iteration: int) -> tuple[int, int]:
     return divmod(iteration - 1 + SHIFT, BLOCK)
 
 
+def is_audited(block: int) -> bool:
+    """Whether the ledger is kept in it: in half of the blocks with everything on, and in half of those with a round."""
+    return (block // 2 + block // (2 * EVERY // BLOCK)) % 2 == 0
+
+
 THREADS = "threads"
 """In a row's ledger, beside the parts: the threads that write reports and copy state."""
 
@@ -92,6 +97,7 @@ class PairedEngine(Engine):
         if variant is Variant.BARE:
             active = unwatched(active)
         self.ledger.take()
+        self.ledger.is_open = is_audited(place(iteration)[0])
         threads_s = beside_s()
         wall, cpu, thread = time.perf_counter(), time.process_time(), time.thread_time()
         epoch = super()._iterate(active) if variant is Variant.WHOLE else self._iterate_bare(active)

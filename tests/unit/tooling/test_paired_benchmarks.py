@@ -11,7 +11,7 @@ from benchmarks.engine_recovery.losses import Loss
 from benchmarks.loss_curve import WORKERS, job_of, script_of
 from benchmarks.overhead.found import DEFAULT_EVERY, Found, Row, Run
 from benchmarks.overhead.ingredients import Ledger, Part, Variant
-from benchmarks.overhead.worker import BLOCK, EVERY, LEAD, SHIFT, place, variant_of
+from benchmarks.overhead.worker import BLOCK, EVERY, LEAD, SHIFT, is_audited, place, variant_of
 from benchmarks.simulate import SPEC, random_cases
 from resihp_plan import Schedule
 from resihp_trainer.trials import script
@@ -23,6 +23,8 @@ def test_rounds_are_due_and_over_in_blocks_with_everything_on() -> None:
         assert variant_of(block) is Variant.WHOLE
         assert LEAD <= at < BLOCK - 2
     assert {variant_of(b) for b in (1, 3)} == {Variant.BARE}
+    rounds = [place(k)[0] for k in range(EVERY, 17 * EVERY, EVERY)]
+    assert sum(map(is_audited, rounds)) == len(rounds) / 2 == sum(map(is_audited, range(2, 34, 2)))
 
 
 def test_an_overhead_is_found_again_in_spite_of_a_drift() -> None:
