@@ -1,4 +1,4 @@
-"""Numbers of the decision rules that an operator may change for a job: names, defaults, limits."""
+"""Numbers of detection and of the decision rules that an operator may change for a job: names, defaults, limits."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ ThresholdName = Literal[
     "breaker_changes",
     "breaker_window_s",
     "breaker_slow_share",
+    "detect_scale",
 ]
 
 
@@ -35,7 +36,12 @@ THRESHOLDS: Mapping[ThresholdName, Threshold] = {
     "breaker_changes": Threshold(6.0, 1.0, 1000.0, "so many automatic changes within the window trip the breaker"),
     "breaker_window_s": Threshold(120.0, 1.0, 86_400.0, "the breaker's window"),
     "breaker_slow_share": Threshold(0.34, 0.0, 1.0, "if this share of the devices is slow at once, the breaker trips"),
+    "detect_scale": Threshold(1.0, 0.5, 10.0, "how slow a device or link must be to be called slow, times this"),
 }
+
+
+DETECTION = frozenset[ThresholdName]({"detect_scale"})
+"""Those by which the detector judges; the others are the scheduler's."""
 
 
 def check(name: ThresholdName, value: float | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, Select, and_, func, select, text
@@ -115,6 +116,13 @@ async def incidents(
         query = query.where(t.incidents.c.job == job_name)
     if only_open:
         query = query.where(t.incidents.c.closed_at.is_(None))
+    return tuple(_incident(row) for row in await connection.execute(query))
+
+
+async def ended_incidents(connection: Connection, job_name: str, *, since: datetime) -> tuple[IncidentRecord, ...]:
+    """Those of the job that were closed at `since` or later, oldest first."""
+    c = t.incidents.c
+    query = select(t.incidents).where(c.job == job_name, c.closed_at >= since).order_by(c.opened_at, c.id)
     return tuple(_incident(row) for row in await connection.execute(query))
 
 

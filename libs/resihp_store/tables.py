@@ -147,6 +147,7 @@ incidents = Table(
     Column("closed_at", UtcDateTime),
     Index(None, "job", "opened_at", "id"),
     Index(None, "opened_at", "id"),
+    Index(None, "job", "closed_at"),  # the open ones, and those that ended lately
 )
 
 reconfigurations = Table(

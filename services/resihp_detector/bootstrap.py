@@ -17,7 +17,7 @@ async def run(service: Service[DetectorSettings], *, bus: Bus | None = None) -> 
     try:
         service.watch_bus(messages)
         detector = Detector(settings, messages, service.clock, incarnation=service.incarnation)
-        watch = HealthWatch(settings, messages, service.clock, detector.say, detector.wrap)
+        watch = HealthWatch(settings, messages, service.clock, detector.say, detector.wrap, detector.picture.scale_of)
         _export(detector, watch, service)
         await serve(
             detector, watch, service.stopping, service.ready, service.health.watch("judge", settings.stuck_after_s)

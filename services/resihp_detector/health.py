@@ -24,8 +24,10 @@ class JobHealth:
         """`config`: see `config_for`. `before`: an earlier run of the same job, whose late reports are to be known as
         such."""
         self.config = config
+        self.scale = 1.0
         self.job = epoch.job
-        self._level = JobLevel(epoch.plan, epoch.model, config, is_mine=lambda group: is_mine(epoch.job, group))
+        self._is_mine: Callable[[str], bool] = lambda group: is_mine(epoch.job, group)
+        self._level = JobLevel(epoch.plan, epoch.model, config, is_mine=self._is_mine)
         self._model = epoch.model
         self._number, self._reconfiguration_id = epoch.number, epoch.reconfiguration_id
         self._past: list[str] = [*before._past, before._reconfiguration_id][-64:] if before is not None else []
@@ -44,6 +46,15 @@ class JobHealth:
     def continues(self, epoch: Epoch) -> bool:
         """Whether the epoch belongs to this run; a new run begins with a first plan."""
         return epoch.reconfiguration_id == self._reconfiguration_id or not epoch.is_first
+
+    def tune(self, scale: float) -> None:
+        """Judge from now on by thresholds of `scale` times the job's own; what has been learned, who is slow and
+        half-collected evidence stay. Raises ValueError unless it is positive and finite.
+        """
+        if scale != self.scale:
+            config = self.config.scaled(scale)
+            self._level = JobLevel.restored(self._level.snapshot(), self._model, config, is_mine=self._is_mine)
+            self.scale = scale
 
     def take(self, epoch: Epoch, report: IterationReport) -> tuple[Conclusion, ...]:
         """One report of an epoch that `continues` this run and is not past."""
@@ -121,6 +132,7 @@ class JobHealth:
             "virtual_clock": self._virtual_clock,
             "processor_time": self._processor_time,
             "config": asdict(self.config),
+            "scale": self.scale,
             "scored": self._scored,
             "level": self._level.snapshot(),
         }
@@ -130,10 +142,13 @@ class JobHealth:
         """Go on from a snapshot, with its thresholds. Raises ValueError, KeyError or TypeError if it does not fit."""
         config = PeerConfig(**state["config"])
         model = ModelSpec(**state["model"])
-        level = JobLevel.restored(state["level"], model, config, is_mine=lambda group: is_mine(job, group))
+        scale = float(state.get("scale", 1.0))
+        level = JobLevel.restored(
+            state["level"], model, config.scaled(scale), is_mine=lambda group: is_mine(job, group)
+        )
         epoch = Epoch(job, state["number"], state["reconfiguration_id"], level.plan, model, is_first=False)
         health = cls(epoch, config, is_mine)
-        health._level = level
+        health._level, health.scale = level, scale
         health._past = list(state["past"])
         health._nodes = dict(state["nodes"])
         health._incidents = dict(state["incidents"])

@@ -12,6 +12,7 @@ from resihp_detector.hangs import Hangs
 from resihp_detector.links import Links
 from resihp_detector.validations import Validations
 from resihp_messages import FLEET, AnyEnvelope, JobSpec, ack, event
+from resihp_messages.thresholds import effective
 
 
 @dataclass
@@ -30,6 +31,13 @@ class Picture:
     """(job, rank) -> correlation id of its slowness."""
 
     validations: Validations = field(default_factory=Validations)
+    thresholds: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Job -> what its operators have changed, if anything was said about it."""
+
+    def scale_of(self, job: str) -> float | None:
+        """`detect_scale` of the job; None if nothing was said."""
+        known = self.thresholds.get(job)
+        return None if known is None else effective(known)["detect_scale"]
 
     def take(self, envelope: AnyEnvelope, now_s: float, *, is_past: bool = False) -> None:
         """Take in one event or acknowledgement. Idempotent. `is_past`: replayed, so its time is not known."""
@@ -48,6 +56,8 @@ class Picture:
                 self.links.died(job, envelope.epoch, -math.inf if is_past else now_s)
             case event.LinkBroken():
                 self.links.broken(envelope, body, now_s)
+            case event.ModeChanged():
+                self.thresholds[job] = dict(body.thresholds)
             case event.JobSubmitted():
                 self._submitted(job, body)
             case event.JobFinished() | event.JobFailed():
@@ -88,5 +98,6 @@ class Picture:
         self.fleet.job_over(job)
         self.links.job_over(job)
         self.hangs.job_over(job)
+        self.thresholds.pop(job, None)
         self.slow = {key: known for key, known in self.slow.items() if key[0] != job}
         self.stalls = {key: stall for key, stall in self.stalls.items() if key[0] != job}

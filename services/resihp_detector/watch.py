@@ -48,8 +48,12 @@ class HealthWatch:
         clock: Clock,
         say: Callable[[Conclusion], Awaitable[None]],
         wrap: Callable[..., AnyEnvelope],
+        scale_of: Callable[[str], float | None] = lambda job: None,
     ) -> None:
+        """`scale_of`: a job's `detect_scale` as its operators have set it; None if they are not known to have said
+        anything, so that a snapshot's holds."""
         self._settings, self._bus, self._clock, self._say, self._wrap = settings, bus, clock, say, wrap
+        self._scale_of = scale_of
         self._layouts = Layouts(bus)
         self._jobs: dict[str, JobHealth] = {}
         self._unknown: dict[str, float] = {}
@@ -148,6 +152,9 @@ class HealthWatch:
             del self._jobs[next(iter(self._jobs))]
         if health.is_past(epoch):
             return
+        if (scale := self._scale_of(envelope.job)) is not None and scale != health.scale:
+            log.info("thresholds_changed", job=envelope.job, detect_scale=scale)
+            health.tune(scale)
         for conclusion in health.take(epoch, report):
             await self._persistently(partial(self._say, conclusion))
         self._score(health)

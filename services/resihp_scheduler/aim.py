@@ -47,7 +47,8 @@ def aim(
     refined: Mapping[int, float] | None = None,
     limits: Limits | None = None,
 ) -> Aim:
-    """`incidents`: all of the job. `refined`: rank -> p of slow ranks, measured under a plan that was made for them."""
+    """`incidents`: the open ones of the job, and those that count in the record of its devices. `refined`: rank -> p
+    of slow ranks, measured under a plan that was made for them."""
     slow, rules = open_slow(incidents), limits or Limits()
     speeds: dict[int, float] = {}
     again: list[float] = []

@@ -94,7 +94,14 @@ class Answered:
         if not reason:
             return True
         await decisions.put_control(self.work, replace(self.seen.control, breaker=reason))
-        body = event.ModeChanged(mode="advise", breaker_tripped=True, reason=reason)
+        control = self.seen.control
+        body = event.ModeChanged(
+            mode="advise",
+            breaker_tripped=True,
+            evicted=tuple(sorted(control.evicted)),
+            thresholds=dict(control.thresholds),
+            reason=reason,
+        )
         await self._publish(body)
         log.warning("breaker tripped: changes need approval", job=self.seen.situation.name, reason=reason)
         return False

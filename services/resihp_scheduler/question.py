@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from resihp_messages import JobSpec
+from resihp_messages.thresholds import DETECTION
 from resihp_plan import Cluster, Device, ParallelPlan
 from resihp_plan.cluster import Health
 from resihp_scheduler.calibration import Calibration
@@ -79,7 +80,7 @@ class Question:
 
 def key_of(alive: Collection[int], speeds: Mapping[int, float], thresholds: Mapping[str, float] | None = None) -> str:
     """Equal for the same devices at the same speeds under the same rules, whatever plan runs: what was weighed is not
-    weighed again. `thresholds`: those that differ from their defaults."""
+    weighed again. `thresholds`: those that differ from their defaults; those of detection are no rules of it."""
     unlike = sorted((rank, round(p, 3)) for rank, p in speeds.items() if rank in alive and p != 1.0)
-    rules = [dict(sorted(thresholds.items()))] if thresholds else []
-    return hashlib.sha256(json.dumps([sorted(alive), unlike, *rules]).encode()).hexdigest()[:32]
+    rules = {name: value for name, value in sorted((thresholds or {}).items()) if name not in DETECTION}
+    return hashlib.sha256(json.dumps([sorted(alive), unlike, *([rules] if rules else [])]).encode()).hexdigest()[:32]

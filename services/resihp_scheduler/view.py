@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from resihp_scheduler import pricing
-from resihp_scheduler.aim import SLOW, Aim, aim
+from resihp_scheduler.aim import SLOW, Aim, aim, open_slow
 from resihp_scheduler.question import key_of
 from resihp_scheduler.refine import refine
 from resihp_scheduler.rules.limits import Limits
@@ -37,6 +37,7 @@ class View:
     situation: Situation
     control: ControlRecord
     incidents: tuple[IncidentRecord, ...]
+    """Oldest first: the open ones, and those of the record of devices that are to be trusted again."""
     made: tuple[DecisionRecord, ...]
     """Newest first."""
     aim: Aim
@@ -101,11 +102,11 @@ async def view(term: Term, work: queries.Connection, job: str) -> View | None:
         return None
     if situation.open is not None or situation.finished or situation.spec.attached is not None:
         return None
-    incidents, now = await queries.incidents(work, job_name=job), term.now()
-    control = await decisions.control(work, job)
+    now, control = term.now(), await decisions.control(work, job)
+    limits = Limits.of(control.thresholds)
+    incidents = await _incidents(work, situation, now - timedelta(seconds=limits.probation.memory_s))
     made = await decisions.decisions(work, job, newest_first=True, limit=REMEMBERED)
     refined = refine(situation, incidents, made, pricing.calibration_of(control), term.meter)
-    limits = Limits.of(control.thresholds)
     aimed = aim(situation, incidents, term.scores, now, refined.speeds, limits)
     again = [s for s in (aimed.again_in_s, refined.again_in_s) if s is not None]
     return View(
@@ -118,3 +119,14 @@ async def view(term: Term, work: queries.Connection, job: str) -> View | None:
         left_s=await pricing.left_s(work, situation),
         now=now,
     )
+
+
+async def _incidents(work: queries.Connection, situation: Situation, since: datetime) -> tuple[IncidentRecord, ...]:
+    """However long a job's past: its open incidents, and only if somebody's record matters (a device has recovered or
+    come back) those that ended since then."""
+    found = await queries.incidents(work, job_name=situation.name, only_open=True)
+    slow, planned = open_slow(found), situation.of_rank
+    if any(planned[r].p < 1.0 or r in situation.newcomers for r in situation.alive - slow.keys()):
+        ended = await queries.ended_incidents(work, situation.name, since=since)
+        found = tuple(sorted((*ended, *found), key=lambda i: (i.opened_at, i.id)))
+    return found

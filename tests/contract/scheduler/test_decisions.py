@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from resihp_messages import event
-from resihp_messages.request import RequestHold, RequestMode, RequestRuling
+from resihp_messages.request import RequestHold, RequestMode, RequestRuling, RequestThreshold
 from resihp_plan import ParallelPlan
 from resihp_scheduler import solver
 from resihp_store import DecisionMode, DecisionOutcome, DecisionRecord, DeviceState, decisions
@@ -234,14 +234,16 @@ async def test_many_slow_devices_trip_the_breaker(rig: Rig) -> None:
         a, _ = await rig.add_agents("a", "b")
         await rig.running(**LONG)
         await ask(rig.bus, RequestHold(), job="demo")
+        await ask(rig.bus, RequestThreshold(name="detect_scale", value=2.0), job="demo")
         for rank, p in ((1, 0.5), (4, 0.45), (6, 0.4)):
             await declare_slow(rig.bus, rank, p)
         await wait_for(lambda: _incident_count(rig, 3), rig.patience_s)
         await ask(rig.bus, RequestHold(for_s=0.0), job="demo")
         (advice,) = await weighed(rig, 1)
         assert advice.action == "advise"
-        told = [e.body for e in await rig.heard(event.ModeChanged, 3) if isinstance(e.body, event.ModeChanged)]
+        told = [e.body for e in await rig.heard(event.ModeChanged, 4) if isinstance(e.body, event.ModeChanged)]
         assert told[-1].breaker_tripped
+        assert told[-1].thresholds == {"detect_scale": 2.0}  # whoever goes by them has heard nothing else
         assert "3 of 8 devices" in told[-1].reason
         assert len(a.plans) == 1
         assert (await ask(rig.bus, RequestRuling(ruling="approve"), job="demo")).accepted  # a person has looked

@@ -143,6 +143,7 @@ async def test_a_threshold_changes_what_is_decided(rig: Rig) -> None:
         a, _ = await rig.add_agents("a", "b")
         await rig.running(**LONG)
         assert (await say(rig, RequestThreshold(name="min_gain", value=5.0, reason="frozen week"))).accepted
+        assert (await say(rig, RequestThreshold(name="detect_scale", value=2.0))).accepted  # the detector's
         await declare_slow(rig.bus, 5, 0.5)
 
         async def weighed(count: int) -> tuple[decisions.DecisionRecord, ...]:
@@ -160,5 +161,9 @@ async def test_a_threshold_changes_what_is_decided(rig: Rig) -> None:
         assert (await say(rig, RequestThreshold(name="min_gain"))).accepted  # weighed anew, with the default
         await rig.applied(2)
         assert [d.action for d in await weighed(2)] == ["stay", "act"]
-    told = [e.body for e in await rig.heard(event.ModeChanged, 2) if isinstance(e.body, event.ModeChanged)]
-    assert [b.thresholds for b in told] == [{"min_gain": 5.0}, {}]
+    told = [e.body for e in await rig.heard(event.ModeChanged, 3) if isinstance(e.body, event.ModeChanged)]
+    assert [b.thresholds for b in told] == [
+        {"min_gain": 5.0},
+        {"min_gain": 5.0, "detect_scale": 2.0},
+        {"detect_scale": 2.0},
+    ]

@@ -175,6 +175,25 @@ def test_a_restored_snapshot_says_what_the_other_would_have_said() -> None:
     assert [(c.message_id, c.body) for c in cut.said] == [(c.message_id, c.body) for c in whole.said]
 
 
+def test_thresholds_of_a_running_job_change_and_nothing_else_does() -> None:
+    run = Run(PlayedJob(demo_plan()))
+    run.go_on(29)
+    run.health.tune(5.0)  # 1.1x becomes 1.6x
+    run.job.speed |= {5: 0.8, 2: 0.5}
+    run.go_on(20)
+    assert run.events() == [("device_slow", (2,))]
+    state = msgpack.unpackb(msgpack.packb(run.health.snapshot()), strict_map_key=False)
+    run.health = JobHealth.restored("demo", state, lambda job, group: True)
+    assert run.health.scale == 5.0
+    run.go_on(10)
+    assert run.events() == [("device_slow", (2,))]
+    run.health.tune(1.0)
+    run.go_on(8)
+    assert run.events() == [("device_slow", (2,)), ("device_slow", (5,))]
+    with pytest.raises(ValueError, match="positive and finite"):
+        run.health.tune(0.0)
+
+
 def test_partitions_share_the_groups_and_say_together_what_one_would() -> None:
     one = Run(PlayedJob(demo_plan()))
     groups = ("s0", "s1", "standby", "state")

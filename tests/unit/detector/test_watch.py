@@ -45,7 +45,7 @@ class World:
         await bus.connect()
         chosen = DetectorSettings(**settings)  # type: ignore[arg-type]
         detector = Detector(chosen, bus, self.clock, incarnation=incarnation)
-        watch = HealthWatch(chosen, bus, self.clock, detector.say, detector.wrap)
+        watch = HealthWatch(chosen, bus, self.clock, detector.say, detector.wrap, detector.picture.scale_of)
         await detector.start()
         await watch.start()
         task = asyncio.create_task(watch.run())
@@ -133,6 +133,30 @@ async def test_a_slow_device_that_stops_is_one_incident() -> None:
         await wait_for(lambda: ("WorkerLost", (5,)) in world.said())
     ids = {e.correlation_id for e in world.broker.stored(Kind.EVENT) if isinstance(e.body, event._FailureEvent)}
     assert len(ids) == 1
+
+
+async def test_operators_change_how_slow_is_slow_and_a_restart_remembers_it() -> None:
+    world = World()
+    await world.begin()
+
+    async def set_scale(**thresholds: float) -> None:
+        body = event.ModeChanged(mode="act", thresholds=thresholds)
+        await world.bus.publish(world.job.envelope(body, f"mode-{len(thresholds)}"), detail="ModeChanged")  # type: ignore[arg-type]
+
+    await world.go_on(29)
+    await set_scale(detect_scale=5.0)
+    for incarnation in ("d1", "d2"):
+        async with world.detector(incarnation) as watch:
+            world.job.speed[5] = 0.8
+            await world.go_on(15)
+            await world.judged(watch)
+            if incarnation == "d2":
+                assert world.said() == []
+                await set_scale()  # the default again
+                await wait_for(lambda w=watch: w._scale_of("demo") == 1.0)
+                await world.go_on(8)
+                await world.judged(watch)
+    assert world.said() == [("DeviceSlow", (5,))]
 
 
 async def test_a_second_run_of_the_same_job_begins_anew() -> None:
