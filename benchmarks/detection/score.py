@@ -22,7 +22,7 @@ def wilson(hits: int, total: int, z: float = 1.96) -> tuple[float, float]:
         return 0.0, 1.0
     share, n = hits / total, float(total)
     centre, width = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return (centre - width) / (1 + z * z / n), min(1.0, (centre + width) / (1 + z * z / n))
+    return max(0.0, (centre - width) / (1 + z * z / n)), min(1.0, (centre + width) / (1 + z * z / n))
 
 
 def poisson(events: int, exposure: float) -> tuple[float, float]:
