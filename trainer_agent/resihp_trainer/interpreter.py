@@ -145,7 +145,7 @@ class Interpreter:
     leaves: Mapping[str, Tensor]
     waits: Waits
     operation: Callable[[], None]
-    """Called after each operation: progress."""
+    """Called after each computation: progress. (While it waits for a transfer, a rank shows life by itself.)"""
     clock: Callable[[], float] = time.perf_counter
     weight_gradients: WeightGradients | None = None
     """With split backward: where the stage's linear layers leave their weight halves."""
@@ -166,7 +166,8 @@ class Interpreter:
                 if op.kind is OpKind.FORWARD:
                     before_forward()
                 self._execute(op, unit, micro_batches[unit], under_way, work)
-                self.operation()
+                if op.kind.is_compute:
+                    self.operation()
         self.pipeline.finish()
         self.waits.update()
         return work

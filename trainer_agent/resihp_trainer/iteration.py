@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from resihp_messages import FaultPoint
 from resihp_plan import OpKind, slice_batch
@@ -51,9 +51,8 @@ def run_iteration(
     work, covered = _execute(context, active, batch)
     gradients = _synchronise(context, active, iteration)
     state.kept = Kept(active.plan.epoch, gradients)
-    ballot = _ballot(work, covered, batch, gradients, max(0, pending_epoch - active.plan.epoch))
-    copies, files = saver.ballot()
-    total = replace(ballot, copies=copies, files=files, order=order).vector(len(batch.documents))
+    ballot = _ballot(work, covered, batch, gradients, max(0, pending_epoch - active.plan.epoch), saver.ballot(), order)
+    total = ballot.vector(len(batch.documents))
     pending = active.world.all_reduce(total)
     context.faults.strike(FaultPoint.VOTE, iteration)
     if state.voted_epoch != active.plan.epoch:
@@ -124,7 +123,15 @@ def _synchronise(context: Context, active: ActiveEpoch, iteration: int) -> Gradi
     return sync.finish(iteration, lambda: context.communicator.settle(active.plan.epoch))
 
 
-def _ballot(work: Work, covered: list[int], batch: Batch, gradients: Gradients, epochs_ahead: int) -> Ballot:
+def _ballot(
+    work: Work,
+    covered: list[int],
+    batch: Batch,
+    gradients: Gradients,
+    epochs_ahead: int,
+    saved: tuple[int, int],
+    order: int,
+) -> Ballot:
     """Loss and tokens count on the ranks that answer for documents, so each is summed once."""
     return Ballot(
         ok=True,
@@ -133,4 +140,7 @@ def _ballot(work: Work, covered: list[int], batch: Batch, gradients: Gradients, 
         loss=work.loss if covered else 0.0,
         epochs_ahead=epochs_ahead,
         covered=covered,
+        copies=saved[0],
+        files=saved[1],
+        order=order,
     )
