@@ -85,6 +85,9 @@ class Crowded(PlayedJob):
         return slowed(report, factors)
 
 
+SEEDS = pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 6))])
+
+
 def crowded(seed: int, slow: dict[int, float] | None = None) -> list[Conclusion]:
     run = Run(Crowded(demo_plan(), seed=seed, virtual_clock=False), PROCESSOR)
     run.go_on(100)
@@ -93,12 +96,12 @@ def crowded(seed: int, slow: dict[int, float] | None = None) -> list[Conclusion]
     return [c for c in run.said if not isinstance(c.body, event.DeviceSuspected | event.WorkloadShift)]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@SEEDS
 def test_neighbours_that_come_and_go_accuse_nobody(seed: int) -> None:
     assert faults(crowded(seed)) == []
 
 
-@pytest.mark.parametrize("seed", range(2))
+@SEEDS
 def test_a_device_at_half_speed_is_named_among_them(seed: int) -> None:
     found = faults(crowded(seed, {5: 0.5}))
     assert found[:1] == [("device_slow", (5,))]
