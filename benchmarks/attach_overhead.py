@@ -59,12 +59,15 @@ def main() -> int:
         server.listen()
         threading.Thread(target=_swallow, args=(server,), daemon=True).start()
         found = _run(path, pairs)
+    alone_us = 1e6 * statistics.median(on - off for off, on in found["tiny"])
     header = ("clock", "off, ms", "on, ms", "difference, ms", "share", "95 % interval", f"bound {100 * BOUND:g} %")
     body = (
         "One process takes steps with and without the hooks in turns (order alternating); shares are medians of paired "
         f"differences over {pairs} pairs, intervals by bootstrap. The training thread's processor time is the one that "
         "other load disturbs least.\n\n"
         f"{table(header, [row('wall', found['wall']), row('processor', found['processor'])])}\n\n"
+        f"The hooks alone, around next to no work ({len(found['tiny'])} pairs, processor time): {alone_us:.0f} us per "
+        f"step of two micro-batches, which is {100 * BOUND:g} % of a step of {alone_us / BOUND / 1e3:.0f} ms. "
         f"The client's own thread took {100 * found['client_share']:.2f} % of one core besides. "
         f"{found['iterations']} iterations were told, {found['dropped']} frames dropped."
     )

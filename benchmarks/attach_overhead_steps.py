@@ -21,7 +21,7 @@ from torch.optim import optimizer as optimizers
 
 import resihp_attach
 
-WARMUP = 20
+WARMUP, TINY_PAIRS = 20, 1000
 
 
 class Net(nn.Module):
@@ -35,6 +35,17 @@ class Net(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         found: Tensor = self.layers(self.embedding(input_ids))
         return found
+
+
+class Tiny(nn.Module):
+    """Next to no work: what is left is what the hooks take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.scale * 2.0
 
 
 class Switch:
@@ -64,26 +75,36 @@ class Switch:
         self._step_hooks.update(step_hooks)
 
 
-class Side:
-    """A model and its optimizer; both sides are alike."""
+class Loop:
+    """One model and its optimizer for both kinds of steps: where its tensors lie must not count as a difference."""
 
-    def __init__(self, switch: Switch, *, hooked: bool) -> None:
-        self._switch, self._hooked = switch, hooked
-        switch.set(hooked)
-        torch.manual_seed(0)
-        self._model = DistributedDataParallel(Net())
+    def __init__(self, switch: Switch, net: nn.Module) -> None:
+        self._switch = switch
+        self._model = DistributedDataParallel(net)
         self._optimizer = torch.optim.AdamW(self._model.parameters())
         self._batch = {"input_ids": torch.randint(0, 256, (4, 64)), "attention_mask": torch.ones(4, 64).long()}
 
-    def step(self) -> tuple[float, float]:
+    def step(self, *, hooked: bool) -> tuple[float, float]:
         """Wall and processor seconds."""
-        self._switch.set(self._hooked)
+        self._switch.set(hooked)
         begun = time.perf_counter(), time.thread_time()
         for _ in range(2):
             self._model(**self._batch).sum().backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
         return time.perf_counter() - begun[0], time.thread_time() - begun[1]
+
+
+def pairs(loop: Loop, count: int) -> dict[str, list[tuple[float, float]]]:
+    """Seconds without and with hooks, by clock; the order alternates."""
+    wall, processor = [], []
+    for pair in range(WARMUP + count):
+        order = (False, True) if pair % 2 else (True, False)
+        taken = {hooked: loop.step(hooked=hooked) for hooked in order}
+        if pair >= WARMUP:
+            wall.append((taken[False][0], taken[True][0]))
+            processor.append((taken[False][1], taken[True][1]))
+    return {"wall": wall, "processor": processor}
 
 
 def client_s() -> float:
@@ -96,23 +117,18 @@ def main() -> None:
     """`argv[1]`: pairs."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    torch.manual_seed(0)
     switch = Switch()
-    off, on = Side(switch, hooked=False), Side(switch, hooked=True)
-    wall, processor = [], []
-    for pair in range(WARMUP + int(sys.argv[1])):
-        if pair == WARMUP:
-            began_s, client_began_s = time.perf_counter(), client_s()
-        sides = (off, on) if pair % 2 else (on, off)
-        taken = {side: side.step() for side in sides}
-        if pair >= WARMUP:
-            wall.append((taken[off][0], taken[on][0]))
-            processor.append((taken[off][1], taken[on][1]))
+    tiny = pairs(Loop(switch, Tiny()), TINY_PAIRS)
+    loop = Loop(switch, Net())
+    began_s, client_began_s = time.perf_counter(), client_s()
+    found = pairs(loop, int(sys.argv[1]))
     passed_s = time.perf_counter() - began_s
     share = (client_s() - client_began_s) / passed_s
     watch = resihp_attach.watch
     assert watch.client is not None
     counts = {"iterations": watch.recorder.iteration, "dropped": watch.client.num_dropped}
-    print(json.dumps({"wall": wall, "processor": processor, "client_share": share, **counts}))
+    print(json.dumps({**found, "tiny": tiny["processor"], "client_share": share, **counts}))
 
 
 if __name__ == "__main__":
