@@ -41,7 +41,8 @@ def measure(framework: str, speeds: Sequence[float], every: int, steps: int) -> 
     done = subprocess.run([*command, *given], env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
-    ends = json.loads(done.stdout.splitlines()[-1])["ends"][EVERY + 1 :]
+    (told,) = (line for line in done.stdout.splitlines() if line.startswith('{"ends"'))
+    ends = json.loads(told)["ends"][EVERY + 1 :]
     return Spread.of([b - a for a, b in itertools.pairwise(ends)])
 
 
