@@ -12,7 +12,7 @@ from resihp_cli.client import GatewayClient
 from resihp_gateway.models import ReconfigurationView
 from support.waiting import wait_for
 
-ITERATIONS = 100
+ITERATIONS = 70
 PATIENCE_S = 20.0
 
 
