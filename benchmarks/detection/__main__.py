@@ -62,7 +62,7 @@ class Parts:
             **({"traces": self._traces} if data is not None else {}),
             "cost": self._cost,
             "stream": self._stream,
-            **(_LIVE if given.live else {}),
+            **(_LIVE if given.live or given.only else {}),
         }
         self.began = time.monotonic()
         self.facts = machine()

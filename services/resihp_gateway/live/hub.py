@@ -18,11 +18,13 @@ from resihp_gateway.live.mailbox import Mailbox
 from resihp_messages import AnyEnvelope, Kind
 from resihp_store import StoreError
 
-REFRESH_S = 0.5
-HISTORY_EVERY = 4
+REFRESH_S = 1.0
+HISTORY_EVERY = 2
 """Refreshes between two looks at the history without an event."""
 HOT_TURNS = 6
-"""After an event every refresh looks at the history: the record follows the event a little later."""
+HOT_S = 0.5
+"""After an event refreshes come sooner, and all of them look at the history: the record follows the event a little
+later."""
 ORDER = ("job", "map", "rates", "points", "health", "incidents", "reconfigurations", "control")
 _log = structlog.get_logger("gateway")
 
@@ -97,7 +99,7 @@ class Hub:
                     self._first.set()
                 turn += 1
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), REFRESH_S)
+                    await asyncio.wait_for(self._wake.wait(), HOT_S if hot > 0 else REFRESH_S)
                 if self._wake.is_set():
                     await asyncio.sleep(0.05)  # events come in bursts: one look after them all
         finally:
