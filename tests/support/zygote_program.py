@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 
 from resihp_messages import FaultPoint, ScriptedFault
 from resihp_messages.page import PageState, ProgressPage
@@ -30,11 +31,21 @@ def main(rank: int, job: str, link: socket.socket, page: ProgressPage) -> int | 
             case "pass":
                 _pass_fault_points(rank, link, page)
                 return 0
+            case "helper":
+                link.sendall(str(_helper()).encode())
             case "kill":
                 os.kill(os.getpid(), 9)
             case _:
                 link.sendall(_answer(verb, argument, rank, job, link).encode())
     return 9
+
+
+def _helper() -> int:
+    """A process of this one's own, as a data loader is."""
+    if pid := os.fork():
+        return pid
+    time.sleep(600)
+    os._exit(0)
 
 
 def _pass_fault_points(rank: int, link: socket.socket, page: ProgressPage) -> None:

@@ -108,6 +108,17 @@ def test_a_store_that_cannot_listen_is_an_answer(zygote: ZygoteClient) -> None:
     assert reply["request"] == "store"
 
 
+@pytest.mark.parametrize("order", ["return", "exit 3", "kill"])
+def test_helpers_do_not_outlive_their_worker(zygote: ZygoteClient, order: str) -> None:
+    """However it ends, and though no agent looks after its process group."""
+    worker = zygote.spawn(0)
+    helper = int(ask(worker, "helper"))
+    assert _runs(helper)
+    tell(worker, order)
+    zygote.wait_exit(worker.pid)
+    wait_for_blocking(lambda: not _runs(helper), what="the helper is gone")
+
+
 def test_the_store_listens_on_its_host_only(zygote: ZygoteClient) -> None:
     pid, address = zygote.store()
     host, port = address.split(":")
