@@ -146,8 +146,8 @@ class Zygote:
         pidfd = self._pidfds.pop(pid)
         self._selector.unregister(pidfd)
         os.close(pidfd)
-        # Its helpers (data loaders) must not outlive it, even if it left by itself because the agent is gone. Now: while
-        # it is not reaped, nobody else gets its number.
+        # Its helpers (data loaders) must not outlive it, even if it left by itself because the agent is gone. Now:
+        # while it is not reaped, nobody else gets its number.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
