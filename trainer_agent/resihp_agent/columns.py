@@ -13,51 +13,68 @@ _COLUMNS = tuple(
 """Those that a worker's frame carries under the same name."""
 
 
+MOST_OPEN = 16
+"""Iterations that may wait for a rank's frame. Ranks send from threads of their own: at ten milliseconds an iteration
+one is a dozen frames behind another on a crowded host."""
+Place = tuple[int, int]
+"""(epoch, iteration)."""
+
+
+@dataclass
+class _Open:
+    """An iteration whose report is not complete."""
+
+    awaited: frozenset[int]
+    reconfiguration_id: str
+    frames: dict[int, link.IterationCommitted] = field(default_factory=dict)
+
+
 @dataclass
 class ReportColumns:
-    """Of one job. A report is complete when all awaited ranks are in; the next iteration pushes out what there is."""
+    """Of one job. Reports leave in the order of their iterations: one that is complete at once, an incomplete one when
+    the epoch is over or too many newer ones have begun."""
 
     node: str
     num_late: int = 0
     """Frames that came after their iteration's report had left."""
-    _place: tuple[int, int] = (0, 0)
-    """(epoch, iteration) that is being collected, or was sent last."""
-    _reconfiguration_id: str = ""
-    _frames: dict[int, link.IterationCommitted] = field(default_factory=dict)
+    _sent: Place = (0, 0)
+    """Of the newest report that has left."""
+    _open: dict[Place, _Open] = field(default_factory=dict)
 
     def add(
         self, rank: int, frame: link.IterationCommitted, awaited: tuple[int, ...], reconfiguration_id: str = ""
     ) -> list[tuple[int, IterationReport]]:
-        """Returns the reports that are ready now, as (epoch, report): none, one, or an incomplete one and a new one.
+        """Returns the reports that are ready now, as (epoch, report), oldest first.
 
         `awaited`: the ranks here that run the frame's epoch; `reconfiguration_id`: what led to that epoch.
         """
-        place, ready = (frame.epoch, frame.iteration), []
-        if place < self._place:
+        place = (frame.epoch, frame.iteration)
+        if place <= self._sent:
             self.num_late += 1
             return []
-        if place > self._place:
-            ready += self.flush()
-            self._place, self._reconfiguration_id = place, reconfiguration_id
-        elif not self._frames:  # this iteration's report has left already
-            self.num_late += 1
-            return []
-        self._frames[rank] = frame
-        if set(awaited) <= self._frames.keys():
-            ready += self.flush()
+        self._open.setdefault(place, _Open(frozenset(awaited), reconfiguration_id)).frames[rank] = frame
+        ready = []
+        while self._open and self._is_due(first := min(self._open)):
+            ready.append(self._leave(first))
         return ready
 
     def flush(self) -> list[tuple[int, IterationReport]]:
         """What has been collected, complete or not."""
-        frames, self._frames = self._frames, {}
-        if not frames:
-            return []
+        return [self._leave(place) for place in sorted(self._open)]
+
+    def _is_due(self, first: Place) -> bool:
+        held, newest = self._open[first], max(self._open)
+        return held.awaited <= held.frames.keys() or newest[0] > first[0] or len(self._open) > MOST_OPEN
+
+    def _leave(self, place: Place) -> tuple[int, IterationReport]:
+        held, self._sent = self._open.pop(place), place
+        frames = held.frames
         ranks = tuple(sorted(frames))
         rows = [frames[rank] for rank in ranks]
         losses = [row.loss for row in rows if row.loss is not None]
         report = IterationReport(
             node=self.node,
-            iteration=self._place[1],
+            iteration=place[1],
             ranks=ranks,
             **{name: tuple(getattr(row, name) for row in rows) for name in _COLUMNS},
             loss=losses[0] if losses else None,
@@ -66,6 +83,6 @@ class ReportColumns:
             samples_once=min(row.samples_once for row in rows),
             virtual_clock=any(row.virtual_clock for row in rows),
             processor_time=any(row.processor_time for row in rows),
-            reconfiguration_id=self._reconfiguration_id,
+            reconfiguration_id=held.reconfiguration_id,
         )
-        return [(self._place[0], report)]
+        return place[0], report

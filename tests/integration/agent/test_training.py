@@ -24,7 +24,7 @@ from support.waiting import wait_for
 
 SPEC = JobSpec(
     name=JOB,
-    iterations=60,
+    iterations=200,
     dtype="float64",
     model=ModelConfig(num_layers=2, hidden=32, num_heads=2, num_kv_heads=2, ffn_hidden=64),
     parallel=ParallelConfig(tp=1, pp=1, dp=2),
@@ -63,13 +63,16 @@ async def test_a_torch_worker_dies_and_the_other_finishes_the_job(tmp_path: Path
         assert applied.digests_equal
         assert resumed.iteration == applied.committed + 1
         finished = await hand.first(ack.WorkerFinished, 100.0)
-        assert (finished.rank, finished.committed) == (0, 60)
+        assert (finished.rank, finished.committed) == (0, SPEC.iterations)
         assert finished.samples_once == finished.samples_expected
         await wait_for(lambda: agent.supervisor.num_workers == 0)
         await agent.supervisor.settle()
         assert len(hand.all(event.WorkerExited)) == 1
         reports = hand.all(IterationReport)
-        assert sorted({report.iteration for report in reports}) == list(range(1, 61))
-        # The victim may have died between its last commit and its report of it.
-        assert all(report.ranks == (0, 1) for report in reports if report.iteration < applied.committed)
+        assert sorted({report.iteration for report in reports}) == list(range(1, SPEC.iterations + 1))
+        # The victim may have died between its last commits and its reports of them, which a thread sends.
+        together = [report.iteration for report in reports if report.ranks == (0, 1)]
+        assert together == list(range(1, len(together) + 1))
+        assert 3 <= len(together) <= applied.committed
+        assert {report.ranks for report in reports} == {(0, 1), (0,)}
     await bus.close()
