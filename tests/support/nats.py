@@ -26,7 +26,7 @@ def quick_settings(url: str, **changes: object) -> JetStreamSettings:
         "reconnect_wait_s": 0.05,
         "ping_interval_s": 0.5,
         "ack_wait_s": 1.0,
-        "api_timeout_s": 1.0,
+        "api_timeout_s": 4.0,
         "publish_attempt_s": 0.5,
         **changes,
     }
