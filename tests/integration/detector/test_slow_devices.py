@@ -123,7 +123,7 @@ async def wait_for_kept(bus: JetStreamBus) -> None:
 
 
 async def scores_until(bus: JetStreamBus, iteration: int) -> list[object]:
-    """All scores so far, once there is one of `iteration`: an event is said before the iterations after it are scored."""
+    """All scores, once there is one of `iteration`: an event is said before the iterations after it are scored."""
     async with asyncio.timeout(20 * PATIENCE):
         while True:
             scores = [envelope.body async for envelope in stored(bus, Kind.SCORE)]
