@@ -33,7 +33,7 @@ demo: $(STAMP) ## Train a small LLaMA-style model on 8 workers, kill one in mid-
 	$(BIN)/resihp demo $(ARGS)
 
 test: $(STAMP) ## Run the tests (real nats-server, PostgreSQL and worker processes), all but the minutes-long ones
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not soak" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not soak" --max-suite-reruns 3 --rerun-show-tracebacks $(ARGS)
 
 soak: $(STAMP) ## Run the minutes-long tests: whole days of operation, many changes of plan, loss of nodes and of the control plane
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak $(ARGS)

@@ -16,6 +16,11 @@ ONE_AT_A_TIME = ("integration", "chaos", "e2e")
 """Folders whose tests start many processes: with `-n 2` (pytest-xdist) one worker runs them all, in order, and the
 other one the rest, so that two jobs never share the machine."""
 
+RERUNS = 1
+"""`make test` runs a failed test with real servers or processes (all but `unit`) once more: a virtual machine that stands
+still for a second lets real programs meet in orders that nobody wrote down. The first failure is printed in full and
+is a defect to mend; a run has three such chances at most (`--max-suite-reruns`). Plain pytest and `make soak` have none."""
+
 # Fixtures that several rooms use. A room's own fixtures live in a conftest.py of its folder.
 pytest_plugins = ["support.nats", "support.postgres"]
 
@@ -39,7 +44,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks each test with its folder's name, so that `-m "not chaos"` works; a test in no such folder is an error."""
     for item in items:
         if not item.path.is_relative_to(TESTS):
@@ -48,6 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if folder not in FOLDERS:
             raise pytest.UsageError(f"{item.path}: a test lives in one of tests/{{{','.join(FOLDERS)}}}/")
         item.add_marker(folder)
+        if folder != "unit" and config.getoption("max_suite_reruns") is not None:
+            item.add_marker(pytest.mark.flaky(reruns=RERUNS))
 
 
 @pytest.hookimpl(optionalhook=True)
