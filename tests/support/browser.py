@@ -61,7 +61,7 @@ async def opened(url: str, path: str = "/", **context: Any) -> AsyncIterator[tup
     """A page in a browser of its own; fails at the end if there was anything to complain about."""
     async with browser() as launched:
         page = await (await launched.new_context(viewport={"width": 1440, "height": 900}, **context)).new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)
         complaints = Complaints(page, url)
         await page.goto(url + path)
         yield page, complaints

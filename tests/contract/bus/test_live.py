@@ -190,8 +190,12 @@ async def test_replay_from_now_on(bus: Bus) -> None:
     await bus.publish(event("old"), detail="NodeLeft")
     async with aclosing(bus.replay(Kind.EVENT, after_sequence=None)) as messages:
         waiting = asyncio.ensure_future(anext(messages))
-        await asyncio.sleep(0.2)
-        await bus.publish(event("new"), detail="NodeLeft")
+
+        async def heard() -> bool:  # said again and again: nobody tells when the replay has begun to listen
+            await bus.publish(event("new"), detail="NodeLeft")
+            return waiting.done()
+
+        await wait_for(heard)
         assert node_of((await waiting).envelope) == "new"
 
 
@@ -215,13 +219,17 @@ async def test_replay_ends_when_the_bus_closes(world: World) -> None:
     await bus.connect()
     await bus.publish(event("a"), detail="NodeLeft")
 
-    async def read() -> list[str]:
-        return [node_of(m.envelope) async for m in bus.replay(Kind.EVENT, after_sequence=0)]
+    heard: list[str] = []
+
+    async def read() -> None:
+        async for message in bus.replay(Kind.EVENT, after_sequence=0):
+            heard.append(node_of(message.envelope))
 
     reading = asyncio.ensure_future(read())
-    await asyncio.sleep(0.2)
+    await wait_for(lambda: heard)
     await bus.close()
-    assert await asyncio.wait_for(reading, 120) == ["a"]
+    await asyncio.wait_for(reading, 120)
+    assert heard == ["a"]
 
 
 async def test_replay_goes_on_after_a_crash_of_the_server(world: World, bus: Bus) -> None:
