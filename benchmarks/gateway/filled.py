@@ -46,6 +46,7 @@ async def _fill(store: Store, changes: int, events: int) -> None:
         await work.add_job(JOB, JobSpec(name=JOB).model_dump(mode="json"))
     for table, row, count in (
         (t.incidents, _incident, changes),
+        (t.incident_ranks, _concerned, changes),
         (t.reconfigurations, _change, changes),
         (t.decisions, _decision, changes),
         (t.plans, _plan, changes),
@@ -67,6 +68,10 @@ def _incident(k: int) -> dict[str, object]:
         "advice": "exclude", "resolution": "", "correlation_id": f"i{k}", "message_id": f"mi{k}",
         "opened_at": BEGIN + timedelta(seconds=60 * k), "closed_at": BEGIN + timedelta(seconds=60 * k + 2),
     }  # fmt: skip
+
+
+def _concerned(k: int) -> dict[str, object]:
+    return {"incident_id": f"i{k:07}", "rank": k % 256}
 
 
 def _change(k: int) -> dict[str, object]:

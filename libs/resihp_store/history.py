@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Select, Text, and_, exists, func, or_, select, type_coerce
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import Column, Select, and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from resihp_store import tables as t
@@ -51,7 +50,7 @@ async def incidents(
     if kind is not None:
         query = query.where(c.kind == kind)
     if rank is not None:
-        query = query.where(_concerns(connection, rank))
+        query = query.where(c.id.in_(_concerning(rank)))
     if is_open is not None:
         query = query.where(c.closed_at.is_(None) if is_open else c.closed_at.is_not(None))
     return tuple(_incident(row) for row in await connection.execute(query))
@@ -73,13 +72,10 @@ async def reconfigurations(
     for column, value in ((c.job, job), (c.status, status), (c.mode, mode)):
         if value is not None:
             query = query.where(column == value)
-    if kind is not None or rank is not None:
-        behind = [t.incidents.c.id == c.incident_id]
-        if kind is not None:
-            behind.append(t.incidents.c.kind == kind)
-        if rank is not None:
-            behind.append(_concerns(connection, rank))
-        query = query.where(exists().where(and_(*behind)))
+    if kind is not None:
+        query = query.where(exists().where(t.incidents.c.id == c.incident_id, t.incidents.c.kind == kind))
+    if rank is not None:
+        query = query.where(c.incident_id.in_(_concerning(rank)))
     return tuple(_reconfiguration(row) for row in await connection.execute(query))
 
 
@@ -141,11 +137,6 @@ def _paged(query: Select[Any], time: Column[Any], identifier: Column[Any], page:
     return query.order_by(*order).limit(page.limit)
 
 
-def _concerns(connection: AsyncConnection, rank: int) -> ColumnElement[bool]:
-    """Whether the incident's list of ranks holds `rank`."""
-    if connection.dialect.name == "postgresql":
-        return type_coerce(t.incidents.c.ranks, JSONB).contains([rank])
-    each = func.json_each(t.incidents.c.ranks).table_valued("value", name="each_rank")
-    listed = exists(select(1).select_from(each).where(each.c.value == rank))
-    # Most rows are ruled out by their text, which is much cheaper than to parse it.
-    return and_(type_coerce(t.incidents.c.ranks, Text).like(f"%{rank}%"), listed)
+def _concerning(rank: int) -> Select[Any]:
+    """Ids of the incidents that concerned `rank`."""
+    return select(t.incident_ranks.c.incident_id).where(t.incident_ranks.c.rank == rank)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, func, select, text
+from sqlalchemy import Row, Select, and_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from resihp_store import tables as t
@@ -46,17 +46,19 @@ async def job(connection: Connection, name: str) -> JobRecord | None:
 
 
 def _jobs() -> Select[Any]:
+    p = t.plans.c
+    # Looked up from the end of each job's plans: a maximum over all of them would read them all.
     newest = (
-        select(t.plans.c.job, func.max(t.plans.c.epoch).label("epoch"))
-        .where(t.plans.c.installed_at.is_not(None))
-        .group_by(t.plans.c.job)
-        .subquery()
+        select(p.epoch)
+        .where(p.job == t.jobs.c.job, p.installed_at.is_not(None))
+        .order_by(p.epoch.desc())
+        .limit(1)
+        .correlate(t.jobs)
+        .scalar_subquery()
     )
+    of_newest = and_(p.job == t.jobs.c.job, p.epoch == newest)
     return (
-        select(t.jobs, t.plans.c.epoch, t.plans.c.digest.label("plan_digest"))
-        .outerjoin(newest, newest.c.job == t.jobs.c.job)
-        .outerjoin(t.plans, and_(t.plans.c.job == newest.c.job, t.plans.c.epoch == newest.c.epoch))
-        .order_by(t.jobs.c.number)
+        select(t.jobs, p.epoch, p.digest.label("plan_digest")).outerjoin(t.plans, of_newest).order_by(t.jobs.c.number)
     )
 
 

@@ -150,6 +150,13 @@ incidents = Table(
     Index(None, "job", "closed_at"),  # the open ones, and those that ended lately
 )
 
+incident_ranks = Table(  # the same ranks again, to be found by
+    "incident_ranks",
+    metadata,
+    Column("rank", Integer, primary_key=True, autoincrement=False),
+    Column("incident_id", String(64), ForeignKey("incidents.id"), primary_key=True),
+)
+
 reconfigurations = Table(
     "reconfigurations",
     metadata,
@@ -179,6 +186,7 @@ reconfigurations = Table(
     Column("closed_at", UtcDateTime),
     Column("lost_iterations", Integer, nullable=False, default=0, server_default="0"),
     Column("state_source", String(16), nullable=False, default="live", server_default="live"),
+    Index(None, "incident_id"),
     Index(None, "job", "new_epoch", unique=True),
     Index(None, "job", "created_at", "id"),
     Index(None, "created_at", "id"),

@@ -145,6 +145,9 @@ class UnitOfWork:
 
     async def add_incident(self, incident: IncidentRecord) -> None:
         await self.connection.execute(insert(t.incidents).values(**asdict(incident) | {"ranks": list(incident.ranks)}))
+        concerned = [{"incident_id": incident.id, "rank": rank} for rank in sorted(set(incident.ranks))]
+        if concerned:
+            await self.connection.execute(insert(t.incident_ranks), concerned)
 
     async def close_incident(self, incident_id: str, resolution: str) -> None:
         where = (t.incidents.c.id == incident_id, t.incidents.c.closed_at.is_(None))

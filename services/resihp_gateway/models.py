@@ -5,29 +5,24 @@ Durations are seconds and end in `_s`; times of day are UTC and end in `_at`.
 
 from __future__ import annotations
 
-import math
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, computed_field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, SkipValidation, computed_field
+from pydantic_core import to_jsonable_python
 
 from resihp_messages.job import ENDLESS
 
 
 def _finite(value: Any) -> Any:
     """NaN and infinities -> None, at any depth: JSON has no word for them and browsers refuse to parse them."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+    return to_jsonable_python(value, inf_nan_mode="null")
 
 
 Number = Annotated[float | None, BeforeValidator(_finite)]
-Json = Annotated[JsonValue, BeforeValidator(_finite)]
-Document = Annotated[dict[str, JsonValue], BeforeValidator(_finite)]
+Json = Annotated[SkipValidation[JsonValue], BeforeValidator(_finite)]
+"""Is JSON by then; long lists hold many kilobytes of it, so it is not looked through once more."""
+Document = Annotated[dict[str, SkipValidation[JsonValue]], BeforeValidator(_finite)]
 
 
 class _View(BaseModel):

@@ -42,6 +42,7 @@ async def test_filters_by_device_kind_and_time(store: Store) -> None:
         assert await incidents(rank=1) == ["i1"]  # not 10, 11, 12, 13
         assert await incidents(rank=12) == ["i2"]
         assert await incidents(rank=2, kind="device_slow") == []
+        assert await incidents(rank=99) == await changes(rank=99) == []
         assert await changes(rank=13) == ["r3"]
         assert await changes(kind="worker_lost", job="j") == ["r2", "r0"]
         window = history.Page(limit=10, since=NOON + timedelta(minutes=1), until=NOON + timedelta(minutes=3))

@@ -11,13 +11,14 @@ from alembic import command
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
-from resihp_store import Store, queries
+from resihp_store import Store, history, queries
 from resihp_store.engine import parse_url, writer_engine
 from resihp_store.revisions import config, head_revision, upgrade
 
 OLDER = sorted({s.revision for s in ScriptDirectory.from_config(config()).walk_revisions()} - {head_revision()})
 NOW = datetime(2026, 5, 4, 12, 30, 15, 250_000, tzinfo=UTC)
 JOB = "old"
+RANKS = [3]
 ROWS = 3
 WORDS = {
     ("jobs", "state"): "finished",
@@ -28,7 +29,7 @@ WORDS = {
     ("controls", "mode"): "act",
 }
 JSON_VALUES: dict[str, Any] = {
-    "ranks": [3],
+    "ranks": RANKS,
     "alternatives": [],
     "phases_s": {"total": 1.5},
     "proof": {},
@@ -113,8 +114,27 @@ async def test_nothing_is_lost(database_url: str, revision: str) -> None:
             for records in (queries.devices, queries.plans, queries.iterations):
                 assert len(await records(reading, JOB)) == ROWS
             assert len(await queries.incidents(reading, job_name=JOB)) == ROWS
+            assert len(await history.incidents(reading, history.Page(), rank=RANKS[0])) == ROWS
+            assert len(await history.reconfigurations(reading, history.Page(), rank=RANKS[0])) == ROWS
             (newest, *_) = await queries.reconfigurations(reading, job_name=JOB)
             assert (newest.phases_s, newest.created_at) == (JSON_VALUES["phases_s"], NOW)
             assert len(await queries.nodes(reading)) == ROWS
     finally:
         await store.close()
+
+
+async def test_the_newest_revision_goes_down_and_up_again(database_url: str) -> None:
+    """What it adds is derived from what was there: it comes back."""
+    engine = writer_engine(parse_url(database_url))
+    async with engine.begin() as connection:
+        await connection.run_sync(lambda c: command.upgrade(config(c), OLDER[-1]))
+        before = await connection.run_sync(fill)
+    assert await upgrade(database_url) == head_revision()
+    async with engine.begin() as connection:
+        up = await connection.run_sync(read)
+        await connection.run_sync(lambda c: command.downgrade(config(c), OLDER[-1]))
+        assert await connection.run_sync(read) == before
+    assert await upgrade(database_url) == head_revision()
+    async with engine.connect() as connection:
+        assert await connection.run_sync(read) == up
+    await engine.dispose()
