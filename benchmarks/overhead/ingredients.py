@@ -13,6 +13,7 @@ from resihp_trainer.install import ActiveEpoch
 from resihp_trainer.interpreter import Interpreter
 
 T = TypeVar("T")
+ENTRIES = " entries"
 _EMPTY_ENTRIES = 1001
 
 
@@ -27,6 +28,8 @@ class Part(StrEnum):
     """The iteration's report to the agent: model, bytes, writer thread."""
     FINGERPRINTS = "fingerprints"
     SNAPSHOTS = "snapshots"
+    CLOCKS = "clocks"
+    """None of them: entries around nothing, between units that emptied the caches: what the ledger itself takes."""
 
 
 class Variant(StrEnum):
@@ -39,9 +42,10 @@ class Variant(StrEnum):
 @dataclass
 class Ledger:
     """Processor seconds of the training thread inside each ingredient, less those of others inside it and less what the
-    ledger's own clocks take of an empty entry."""
+    ledger's own clocks take of an empty entry in a loop. (`Part.CLOCKS` tells what they take beyond, between units.)"""
 
     spent_s: dict[str, float] = field(default_factory=dict)
+    entries: dict[str, int] = field(default_factory=dict)
     _inner_s: list[float] = field(default_factory=list)
     """Of every open entry, what was put down inside it."""
 
@@ -55,7 +59,7 @@ class Ledger:
         seen = []
         for _ in range(_EMPTY_ENTRIES):
             empty()
-            seen.append(sum(self.take().values()))
+            seen.append(self.take()[Part.VOTE])
         self.empty_s = median(seen)
 
     def charged(self, part: Part, call: Callable[..., T]) -> Callable[..., T]:
@@ -74,15 +78,17 @@ class Ledger:
                 whole_s = clock() - start
                 own_s = max(0.0, whole_s - inner_s.pop() - self.empty_s)
                 self.spent_s[part] = self.spent_s.get(part, 0.0) + own_s
+                self.entries[part] = self.entries.get(part, 0) + 1
                 if inner_s:
                     inner_s[-1] += whole_s
 
         return charging
 
     def take(self) -> dict[str, float]:
-        """What was put down since the last call."""
-        spent, self.spent_s = self.spent_s, {}
-        return spent
+        """What was put down since the last call: seconds by part, and by part + `ENTRIES` how often."""
+        found = {**self.spent_s, **{part + ENTRIES: float(n) for part, n in self.entries.items()}}
+        self.spent_s, self.entries = {}, {}
+        return found
 
 
 class _Untimed(Interpreter):
@@ -95,11 +101,13 @@ class _Untimed(Interpreter):
         return None
 
 
-def unwatched(active: ActiveEpoch) -> ActiveEpoch:
-    """The epoch with an interpreter that neither times, nor shows progress, nor goes on with copies."""
+def unwatched(active: ActiveEpoch, ledger: Ledger) -> ActiveEpoch:
+    """The epoch with an interpreter that neither times, nor shows progress, nor goes on with copies. While the ledger
+    is open, an entry around nothing follows each unit."""
     assert active.interpreter is not None
     given = {f.name: getattr(active.interpreter, f.name) for f in fields(Interpreter)}
-    return replace(active, interpreter=_Untimed(**{**given, "operation": _nothing}))
+    operation = ledger.charged(Part.CLOCKS, _nothing) if ledger.is_open else _nothing
+    return replace(active, interpreter=_Untimed(**{**given, "operation": operation}))
 
 
 def _nothing() -> None:

@@ -60,8 +60,11 @@ def place(iteration: int) -> tuple[int, int]:
     return divmod(iteration - 1 + SHIFT, BLOCK)
 
 
-def is_audited(block: int) -> bool:
-    """Whether the ledger is kept in it: in half of the blocks with everything on, and in half of those with a round."""
+def is_audited(block: int, within: int = LEAD) -> bool:
+    """Whether the ledger is kept in an iteration: in half of the blocks with everything on, and in half of those with a
+    round; and in the first one of the others, which does not count, for what the ledger itself takes."""
+    if variant_of(block) is Variant.BARE:
+        return within < LEAD
     return (block // 2 + block // (2 * EVERY // BLOCK)) % 2 == 0
 
 
@@ -94,10 +97,10 @@ class PairedEngine(Engine):
     def _iterate(self, active: ActiveEpoch) -> int:
         iteration = self._state.committed + 1
         variant = variant_of(place(iteration)[0])
-        if variant is Variant.BARE:
-            active = unwatched(active)
         self.ledger.take()
-        self.ledger.is_open = is_audited(place(iteration)[0])
+        self.ledger.is_open = is_audited(*place(iteration))
+        if variant is Variant.BARE:
+            active = unwatched(active, self.ledger)
         threads_s = beside_s()
         wall, cpu, thread = time.perf_counter(), time.process_time(), time.thread_time()
         epoch = super()._iterate(active) if variant is Variant.WHOLE else self._iterate_bare(active)

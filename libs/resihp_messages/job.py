@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from resihp_messages.ids import Finite, RankField, Token
+from resihp_messages.ids import Finite, RankField, Seconds, Token
 
 
 class _Strict(BaseModel):
@@ -203,9 +203,16 @@ class SnapshotConfig(_Strict):
     every: Annotated[int, Field(ge=0)] = 50
     """Every so many iterations each rank copies its parameters and moments, beside the training, to a rank on another
     node, in another replica and stage where there is one. At most this many iterations are lost, plus those that one
-    copy takes beyond the first. A copy costs 8 to 15 % of an iteration of 512 tokens, less in proportion to the tokens,
-    so 50 keep it below 0.3 % in the smallest job. Costs memory for two to four more copies of a rank's state. 0
-    switches it off."""
+    copy takes beyond the first. Costs memory for two to four more copies of a rank's state. 0 switches it off."""
+    apart_s: Seconds = 60.0
+    """Seconds of training that are at least between two copies, which come at a multiple of `every` nevertheless. A
+    copy costs as much however short the iterations are: a fifth of one of 512 tokens. 0, also if only `every` is given:
+    exactly every so many iterations."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_exact(cls, given: Any) -> Any:
+        return {"apart_s": 0.0, **given} if isinstance(given, dict) and "every" in given else given
 
 
 class CheckpointConfig(_Strict):
@@ -371,6 +378,12 @@ class JobSpec(_Strict):
             if f.iteration > self.iterations:
                 raise ValueError(f"faults: iteration {f.iteration} is beyond iterations = {self.iterations}")
         return self
+
+    @property
+    def shares_cores(self) -> bool:
+        """Whether workers share the processors of their host: what one leaves, the others get. (Their computing is
+        real, and not on GPUs.)"""
+        return self.backend != "nccl" and not self.clock.virtual and self.attached is None
 
     @property
     def can_roll_back(self) -> bool:

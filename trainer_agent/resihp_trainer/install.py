@@ -205,7 +205,8 @@ def _interpreter(
 
     def operation() -> None:
         context.page.operation()
-        saver.poll()
+        if saver.is_copying:
+            saver.poll()
 
     links = VirtualLinks.of(context.spec.clock, context.links, context.model, context.rank, pause)
     pipeline = Pipeline(

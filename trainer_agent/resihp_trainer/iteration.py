@@ -129,7 +129,7 @@ def _ballot(
     batch: Batch,
     gradients: Gradients,
     epochs_ahead: int,
-    saved: tuple[int, int],
+    saved: tuple[int, int, float],
     order: int,
 ) -> Ballot:
     """Loss and tokens count on the ranks that answer for documents, so each is summed once."""
@@ -142,5 +142,6 @@ def _ballot(
         covered=covered,
         copies=saved[0],
         files=saved[1],
+        seconds=saved[2],
         order=order,
     )

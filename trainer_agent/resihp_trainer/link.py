@@ -1,7 +1,9 @@
-"""The worker's end of the Unix socket to its agent: frames down in a reader thread, frames up in a writer thread.
+"""The worker's end of the Unix socket to its agent: frames down in a reader thread, frames up without waiting.
 
-Training never waits for the socket. Control frames are kept until written; reports of iterations (except the first of
-an epoch, which is part of a reconfiguration's record) are dropped and counted while the agent is slow.
+Training never waits for the socket. What the kernel takes at once goes from the calling thread: waking another one
+costs more than the frame, and it would want the interpreter while training computes. Only the rest is left to the
+writer thread. Control frames are kept until written; reports of iterations (except the first of an epoch, which is part
+of a reconfiguration's record) are dropped and counted while the agent is slow.
 """
 
 from __future__ import annotations
@@ -63,6 +65,12 @@ class Link:
         is_report = isinstance(message, IterationCommitted) and not message.first_of_epoch
         raw = frame(message)
         with self._changed:
+            if not (self._waiting or self._writing):
+                sent = self._offer(raw)
+                if sent == len(raw):
+                    return
+                if sent:  # what has begun must be finished
+                    is_report, raw = False, raw[sent:]
             if is_report and self._waiting_reports >= self._max_waiting_reports:
                 self.dropped += 1
                 return
@@ -75,6 +83,13 @@ class Link:
         with self._changed:
             self._changed.wait_for(lambda: self._lost or not (self._waiting or self._writing), timeout_s)
             return not (self._lost or self._waiting or self._writing)
+
+    def _offer(self, raw: bytes) -> int:
+        """How many bytes the kernel takes now."""
+        try:
+            return self._sock.send(raw, socket.MSG_DONTWAIT)
+        except OSError:  # full; or broken, which the writer will see too
+            return 0
 
     # --- threads --------------------------------------------------------------------------------------------------
 

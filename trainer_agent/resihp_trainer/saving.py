@@ -28,6 +28,8 @@ class Saver:
         self, spec: JobSpec, rank: int, dtype: torch.dtype, tick: Callable[[], None], checkpoint_failed: Failed
     ) -> None:
         self._every, self._last, self._tick = spec.snapshots.every, spec.iterations, tick
+        self._apart_s, self._since_s = spec.snapshots.apart_s, 0.0
+        self._voted_at = time.perf_counter()
         self._file_every = spec.checkpoints.every
         copier = ThreadPoolExecutor(1, "copier")  # its thread starts with the first use
         self.writer = ThreadPoolExecutor(1, "writer")
@@ -45,6 +47,11 @@ class Saver:
         """Whether ranks keep copies for each other."""
         return self._every > 0
 
+    @property
+    def is_copying(self) -> bool:
+        """Whether a round is under way."""
+        return self.snapshots.is_busy
+
     # --- epochs ---------------------------------------------------------------------------------------------------
 
     def enter(self, held: Layout, guards: Mapping[int, int], groups: Mapping[str, Group]) -> None:
@@ -52,6 +59,7 @@ class Saver:
         self.snapshots.enter(held, guards, groups)
         self._world_size, self._guarded = len(held.plan.world), bool(guards)
         self._is_first, self._wants_file = True, False
+        self._since_s, self._voted_at = 0.0, time.perf_counter()
 
     def switch(self) -> None:
         """All ranks leave the epoch together for the next one: what was sent arrives first."""
@@ -67,20 +75,20 @@ class Saver:
     # --- iterations -----------------------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Between operations of an iteration: go on without waiting."""
-        if not self.snapshots.is_busy:
-            return
+        """Between operations of an iteration, while `is_copying`: go on without waiting."""
         start = time.perf_counter()
         self.snapshots.poll()
         self._spent_s += time.perf_counter() - start
 
-    def ballot(self) -> tuple[int, int]:
-        """`Ballot.copies` and `Ballot.files`. After it no thread reads the shards."""
+    def ballot(self) -> tuple[int, int, float]:
+        """`Ballot.copies`, `Ballot.files` and `Ballot.seconds`. After it no thread reads the shards."""
         start = time.perf_counter()
         copies = self.snapshots.report(self._world_size)
         files = self.checkpoints.report(self._world_size) if self.checkpoints is not None else 0
-        self._spent_s += time.perf_counter() - start
-        return copies, files
+        end, begin = time.perf_counter(), self._voted_at
+        self._voted_at = end
+        self._spent_s += end - start
+        return copies, files, end - begin
 
     def after_commit(self, held: ShardSet, applied: Applied, outcome: Outcome) -> dict[str, float]:
         """Note the vote, perhaps begin a round. Returns the announced work of this iteration: kind -> seconds of this
@@ -92,6 +100,7 @@ class Saver:
         if self.checkpoints is not None:
             self.checkpoints.conclude(outcome.files, self._world_size)
             self._wants_file |= iteration % self._file_every == 0
+        self._since_s += outcome.seconds
         if not outcome.next_epoch:
             self._begin(held, applied)
         spent_s = self._spent_s + time.perf_counter() - start
@@ -107,14 +116,17 @@ class Saver:
         if file is not None and file.is_busy:
             file = None
         # The first commit of an epoch: the copies that died with other ranks are replaced at once.
-        copies_due = self._guarded and (self._is_first or applied.iteration % self._every == 0)
+        copies_due = self._guarded and (self._is_first or self._is_time(applied.iteration))
         if not copies_due and file is None:
             return
-        self._is_first = False
+        self._is_first, self._since_s = False, 0.0
         copy, filled = self.snapshots.begin(held, applied, lend=file is not None)
         if file is not None:
             self._wants_file = False
             file.begin(copy, applied, filled)
+
+    def _is_time(self, iteration: int) -> bool:
+        return iteration % self._every == 0 and self._since_s >= self._apart_s
 
     def save_last(self, held: ShardSet, applied: Applied, world: Group) -> None:
         """Checkpoint the state after the last iteration, which does not change any more. Raises what `Pending.wait`

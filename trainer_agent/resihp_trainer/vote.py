@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_FIELDS = 10
-"""ok, norm^2, tokens, loss, ahead, ahead^2, copies, files, order, order^2; then one count per document."""
+_FIELDS = 11
+"""ok, norm^2, tokens, loss, ahead, ahead^2, copies, files, seconds, order, order^2; then one count per document."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,15 @@ class Ballot:
     """1 if this rank's part of the snapshot under way is done; more than the world has ranks if it failed."""
     files: int = 0
     """The same of the checkpoint under way."""
+    seconds: float = 0.0
+    """Of this rank's clock since its last ballot in the epoch, or since its begin."""
     order: int = 0
     """Key (at most 4,096) of the probes that this rank has been told to run; 0 without."""
 
     def vector(self, num_documents: int) -> Tensor:
-        """float64[10 + num_documents], to be summed over the world."""
+        """float64[11 + num_documents], to be summed over the world."""
         ahead = float(self.epochs_ahead)
-        votes = (ahead, ahead * ahead, self.copies, self.files, self.order, self.order * self.order)
+        votes = (ahead, ahead * ahead, self.copies, self.files, self.seconds, self.order, self.order * self.order)
         vector = np.zeros(_FIELDS + num_documents)
         vector[:_FIELDS] = (self.ok, self.norm_sq, self.tokens, self.loss, *votes)
         for d in self.covered:
@@ -65,6 +67,8 @@ class Outcome:
     copies: int = 0
     """Sum over the world; its size if the snapshot under way is complete everywhere."""
     files: int = 0
+    seconds: float = 0.0
+    """Mean over the world: how long the iteration took, the same number on every rank."""
     probes: bool = False
     """Whether every rank holds the same order to probe."""
 
@@ -77,7 +81,7 @@ def count(total: Tensor, iteration: int, *, world_size: int, expected_tokens: in
     """Read the sum of all ballots. Commit only if every rank is ok, every document was used exactly once, and gradient
     and loss are finite."""
     sums: list[float] = total.tolist()
-    ok, norm_sq, tokens, loss, ahead, ahead_sq, copies, files, order, order_sq = sums[:_FIELDS]
+    ok, norm_sq, tokens, loss, ahead, ahead_sq, copies, files, seconds, order, order_sq = sums[:_FIELDS]
     coverage = sums[_FIELDS:]
     once = coverage.count(1.0)
     refusal = ""
@@ -102,5 +106,6 @@ def count(total: Tensor, iteration: int, *, world_size: int, expected_tokens: in
         refusal=refusal,
         copies=int(copies),
         files=int(files),
+        seconds=seconds / world_size,
         probes=order > 0 and order * order == world_size * order_sq,
     )

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.engine_recovery.losses import Loss
 from benchmarks.loss_curve import WORKERS, job_of, script_of
-from benchmarks.overhead.found import DEFAULT_EVERY, Found, Row, Run
-from benchmarks.overhead.ingredients import Ledger, Part, Variant
+from benchmarks.overhead.found import DEFAULT, Found, Row, Run
+from benchmarks.overhead.ingredients import ENTRIES, Ledger, Part, Variant
 from benchmarks.overhead.worker import BLOCK, EVERY, LEAD, SHIFT, is_audited, place, variant_of
 from benchmarks.simulate import SPEC, random_cases
 from resihp_plan import Schedule
@@ -36,9 +36,11 @@ def test_an_overhead_is_found_again_in_spite_of_a_drift() -> None:
         whole = variant_of(place(k)[0]) is Variant.WHOLE
         seconds = (1.02 if whole else 1.0) * (1 + k / last) * rng.gauss(0.3, 0.003)
         seconds += 0.06 if k % EVERY == 0 else 0.0
-        spent: dict[str, float] = {Part.VOTE: 0.001, Part.SNAPSHOTS: 0.05 if k % EVERY == 0 else 0.0}
+        spent: dict[str, float] = {Part.VOTE: 0.0016, Part.SNAPSHOTS: 0.05 if k % EVERY == 0 else 0.0}
+        spent[Part.VOTE + ENTRIES] = 3.0
+        clocks: dict[str, float] = {Part.CLOCKS: 0.001, Part.CLOCKS + ENTRIES: 5.0}
         for rows in ranks:
-            rows.append((k, seconds, seconds / 2, seconds / 4, spent if whole else {}))
+            rows.append((k, seconds, seconds / 2, seconds / 4, spent if whole else clocks))
     ranks[0][4] = (5, 9.0, 9.0, 9.0, {})  # in the first block, which is not whole
     run = Run(ranks)
     for column in (1, 2):
@@ -49,7 +51,10 @@ def test_an_overhead_is_found_again_in_spite_of_a_drift() -> None:
     assert run.ledger()[Part.VOTE].steady == pytest.approx(0.002)
     assert run.ledger()[Part.VOTE].round == pytest.approx(0.0, abs=1e-9)
     assert run.ledger()[Part.SNAPSHOTS].round == pytest.approx(0.1)
-    assert run.ledger()[Part.SNAPSHOTS].by_default == pytest.approx(0.1 / DEFAULT_EVERY)
+    assert run.clocks_s() == pytest.approx(0.0002)
+    assert run.apart >= DEFAULT.apart_s / 0.6  # iterations grow from 0.3 to 0.6 s
+    assert run.apart % DEFAULT.every == 0
+    assert run.each(Part.SNAPSHOTS, run.ledger()[Part.SNAPSHOTS]) == pytest.approx(0.1 / run.apart)
     assert run.ledger()[Part.REPORT].steady == 0.0
 
 
@@ -61,6 +66,8 @@ def test_a_ledger_counts_what_is_inside_another_once() -> None:
     outer()
     whole_s = time.thread_time() - start
     spent = ledger.take()
+    assert spent.pop(Part.REPORT + ENTRIES) == 1.0
+    assert spent.pop(Part.FINGERPRINTS + ENTRIES) == 2.0
     assert set(spent) == {Part.REPORT, Part.FINGERPRINTS}
     assert sum(spent.values()) <= whole_s
     assert min(spent.values()) >= 0.0

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from resihp_messages.job import SnapshotConfig
 from resihp_plan import ParallelPlan, layout
 from resihp_trainer.join import Applied
 from resihp_trainer.saving import Saver
@@ -36,6 +37,9 @@ class Sent:
 class Played:
     """Rank 0 of a job; the other rank always says the same."""
 
+    seconds = 0.0
+    """Of an iteration, by the vote."""
+
     def __init__(self, iterations: int = 30, **spec: object) -> None:
         self.saver = Saver(small_job(iterations, **spec), 0, torch.float64, lambda: None, lambda *_: None)
         self.enter()
@@ -44,9 +48,10 @@ class Played:
         self.saver.enter(HELD, GUARDS if guards is None else guards, {"copy/0-1": Sent()})  # type: ignore[dict-item]
 
     def commit(self, iteration: int, *, next_epoch: int = 0, votes: tuple[int, int] | None = None) -> dict[str, float]:
-        copies, files = self.saver.ballot()
+        copies, files, own_s = self.saver.ballot()
+        assert own_s >= 0.0
         total = votes or (2 * copies, 2 * files)
-        outcome = Outcome(iteration, 1.0, 10, 1.0, 2, 2, next_epoch, "", *total)
+        outcome = Outcome(iteration, 1.0, 10, 1.0, 2, 2, next_epoch, "", *total, self.seconds)
         return self.saver.after_commit(values(HELD, 0), Applied(iteration, 1, 10, 2, 1.0, 1.0), outcome)
 
     @property
@@ -71,6 +76,25 @@ def test_the_first_of_an_epoch_and_every_so_many() -> None:
     job.enter()
     assert begun(job, range(11, 14)) == [11, 12]
     assert begun(job, range(28, 31)) == [28]  # nothing is left to lose after the last
+
+
+def test_copies_of_short_iterations_are_seconds_apart() -> None:
+    job = Played(snapshots={"every": 4, "apart_s": 12.0})
+    job.seconds = 2.0
+    assert begun(job, range(1, 18)) == [1, 8, 16]  # at least 12 s, at a multiple of 4
+    job.saver.leave()
+    job.enter()
+    assert begun(job, range(18, 26)) == [18, 24]  # the seconds begin anew with the epoch
+    job.seconds = 30.0
+    assert begun(job, range(26, 30)) == [28]
+
+
+def test_a_given_number_of_iterations_is_exact() -> None:
+    assert SnapshotConfig(every=7).apart_s == 0.0
+    assert SnapshotConfig(every=7, apart_s=5.0).apart_s == 5.0
+    spoken = SnapshotConfig()
+    assert spoken.apart_s > 0
+    assert SnapshotConfig.model_validate(spoken.model_dump()) == spoken
 
 
 def test_a_round_under_way_holds_back_the_next() -> None:

@@ -13,7 +13,7 @@ from resihp_trainer.vote import Ballot, Outcome, count
 
 TWO = (
     Ballot(True, 9.0, 30, 60.0, 0, [0, 2]),
-    Ballot(True, 16.0, 20, 40.0, 0, [1]),
+    Ballot(True, 16.0, 20, 40.0, 0, [1], seconds=3.0),
 )
 
 
@@ -26,6 +26,7 @@ def test_a_good_vote() -> None:
     found = outcome(*TWO)
     assert found.refusal == ""
     assert (found.norm, found.tokens, found.mean_loss) == (5.0, 50, 2.0)
+    assert found.seconds == 1.5
     assert (found.samples_expected, found.samples_once, found.next_epoch) == (3, 3, 0)
 
 
