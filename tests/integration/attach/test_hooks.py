@@ -50,7 +50,8 @@ def reduced_late(state, bucket):  # DDP waits for it in C++; it comes after the 
 model.register_comm_hook(None, reduced_late)
 for step in range(3):
     for micro in range(2):
-        loss = model(input_ids=torch.randint(0, 64, (2, 16)), attention_mask=mask).sum()
+        batch = torch.randint(0, 64, (2, 16))
+        loss = (model(batch, mask) if micro else model(input_ids=batch, attention_mask=mask)).sum()
         with model.no_sync() if micro == 0 else __import__("contextlib").nullcontext():
             loss.backward()
     dist.all_reduce(torch.ones(1))

@@ -6,8 +6,10 @@ A call with gradients is a micro-batch; one without is evaluation, announced wor
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import time
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -20,15 +22,30 @@ _evaluations: list[float] = []
 """When calls without gradients began, the outermost one first."""
 
 
+@functools.cache
+def names(forward: Callable[..., Any]) -> tuple[str, ...]:
+    """Of the positional parameters of a class's `forward`, without `self`."""
+    parameters = inspect.signature(forward).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)[1:]
+
+
+@guard("lengths")
+def _work(args: tuple[Any, ...], kwargs: dict[str, Any], model: Any) -> lengths.Work:
+    """`model(ids, mask)` tells as much as `model(input_ids=ids, attention_mask=mask)`."""
+    if args and model is not None:
+        kwargs = {**dict(zip(names(type(model).forward), args, strict=False)), **kwargs}
+    return lengths.of_call(args, kwargs)
+
+
 @guard("model call")
-def begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The model is called with these arguments."""
+def begins(args: tuple[Any, ...], kwargs: dict[str, Any], model: Any = None) -> None:
+    """`model`, if it is known, is called with these arguments."""
     if not sys.modules["torch"].is_grad_enabled():
         _evaluations.append(time.perf_counter())
         return
     work = lengths.NOTHING
     if _recorder.declared is None:
-        work = guard("lengths")(lengths.of_call)(args, kwargs) or work
+        work = _work(args, kwargs, model) or work
     _recorder.forward_begins(work)
 
 
@@ -50,7 +67,7 @@ def hook(torch: ModuleType) -> None:
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        begins(args, kwargs)
+        begins(args, kwargs, getattr(self, "module", None))
         try:
             return original(self, *args, **kwargs)
         finally:
@@ -67,7 +84,7 @@ def hook_fsdp(module: ModuleType) -> None:
     @functools.wraps(pre)
     def root_pre_forward(self: Any, module: Any, args: Any, kwargs: Any) -> Any:
         if self._is_root:
-            begins(args, kwargs)
+            begins(args, kwargs, module)
         return pre(self, module, args, kwargs)
 
     @functools.wraps(post)
@@ -85,5 +102,5 @@ def observe(model: Any) -> None:
     kind = type(model).__name__
     if kind == "DistributedDataParallel" or hasattr(model, "set_requires_gradient_sync"):
         return  # seen already
-    model.register_forward_pre_hook(lambda _, args, kwargs: begins(args, kwargs), with_kwargs=True)
+    model.register_forward_pre_hook(lambda called, args, kwargs: begins(args, kwargs, called), with_kwargs=True)
     model.register_forward_hook(lambda *_: ends(), always_call=True)

@@ -16,7 +16,7 @@ def hook(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        begins(args, kwargs)
+        begins(args, kwargs, getattr(self, "module", None))
         try:
             return original(self, *args, **kwargs)
         finally:
