@@ -52,19 +52,21 @@ class LaunchedRank:
 
 
 async def start(command: Sequence[str], rank: int, environment: Mapping[str, str]) -> LaunchedRank:
-    """Raises `CliError` if the command cannot be run."""
+    """Raises `CliError` if the command cannot be run. Cancelled, it leaves no process: its last await is the start."""
     ours, theirs = socket.socketpair()
     with theirs:
+        reader, writer = await asyncio.open_connection(sock=ours)
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 env={**environment, LAUNCH_FD: str(theirs.fileno())},
                 pass_fds=(theirs.fileno(),),
             )
-        except OSError as error:
-            ours.close()
-            raise CliError(f"{command[0]}: {error.strerror}") from error
-    reader, writer = await asyncio.open_connection(sock=ours)
+        except BaseException as error:
+            writer.close()
+            if isinstance(error, OSError):
+                raise CliError(f"{command[0]}: {error.strerror}") from error
+            raise
     return LaunchedRank(rank, process, reader, writer)
 
 

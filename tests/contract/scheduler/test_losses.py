@@ -61,9 +61,13 @@ async def test_lost_node_and_its_return(rig: Rig) -> None:
         await rig.applied(2)
         assert ParallelPlan.from_dict(a.plans[-1].plan).world == (0, 1, 2, 3)
         assert len(b.plans) == 1  # nothing is sent to a node without living ranks
-        async with rig.store.read() as connection:
-            states = {n.node: n.state for n in await queries.nodes(connection)}
-        assert states == {"a": NodeState.UP, "b": NodeState.LOST}
+
+        async def is_lost() -> bool:  # written after the plan that follows from it
+            async with rig.store.read() as connection:
+                states = {n.node: n.state for n in await queries.nodes(connection)}
+            return states == {"a": NodeState.UP, "b": NodeState.LOST}
+
+        await wait_for(is_lost, 10)
         await rig.add_agents("b")  # a new incarnation
         await rig.submit(small_spec(name="other", parallel={"tp": 2, "pp": 2, "dp": 1}))
         await rig.applied(1, job="other")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import re
@@ -12,10 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from resihp_cli.__main__ import main
+from resihp_cli.launching.ranks import start as start_rank
+from support.waiting import wait_for
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "attach" / "launch_ddp.py"
 DONE = re.compile(r"rank (\d) \(process (\d+)\) done with ranks \(([\d, ]*)\)")
@@ -23,7 +28,18 @@ DONE = re.compile(r"rank (\d) \(process (\d+)\) done with ranks \(([\d, ]*)\)")
 
 def launch(folder: Path, *arguments: str, ranks: int = 4) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     outcome = folder / "outcome.json"
-    command = [sys.executable, "-m", "resihp_cli", "launch", "-n", str(ranks), "--stall", "0.5", "--json", str(outcome)]
+    command = [
+        sys.executable,
+        "-m",
+        "resihp_cli",
+        "launch",
+        "-n",
+        str(ranks),
+        "--stall",
+        "0.5",
+        "--json",
+        str(outcome),
+    ]
     done = subprocess.run([*command, *arguments], check=False, capture_output=True, text=True, timeout=200)
     return done, json.loads(outcome.read_text())
 
@@ -113,6 +129,28 @@ def test_ranks_do_not_outlive_the_launcher(number: signal.Signals, program: tupl
         process.wait(timeout=120)
         assert gone(pids)
     assert process.returncode == (130 if number == signal.SIGTERM else -number)
+
+
+async def test_a_start_that_is_cancelled_leaves_no_process() -> None:
+    """At any of its waits: SIGTERM may reach the launcher between the start of one rank and the next."""
+    me = psutil.Process()
+    before, num_cancelled = set(me.children()), 0
+    for turns in range(200):
+        starting = asyncio.ensure_future(start_rank(("/bin/sleep", "100"), 0, dict(os.environ)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if starting.done():
+            launched = await starting
+            launched.signal(signal.SIGKILL)
+            await launched.process.wait()
+            launched.close()
+            break
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        num_cancelled += 1
+    assert num_cancelled > 2
+    await wait_for(lambda: set(me.children()) <= before)
 
 
 def test_wrong_use_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

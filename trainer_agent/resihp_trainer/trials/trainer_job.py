@@ -57,6 +57,8 @@ class TrainerJob:
         """Rank -> exit code of workers that ended without `Finished` and were not started again."""
         self.starts: dict[int, int] = {}
         """Rank -> which start of it was the last; the first is 0."""
+        self.started_s: dict[int, float] = {}
+        """Rank -> monotonic time of that start."""
         self.plans: list[ParallelPlan] = []
         self.noticed_s = 0.0
         self.fences = True
@@ -81,7 +83,7 @@ class TrainerJob:
     def start(self, rank: int) -> None:
         """Fork a worker and configure it. A rank that had one is started again: it joins at the next plan with it."""
         worker = self.zygote.spawn(rank, self.spec.name)
-        self.starts[rank] = self.starts.get(rank, -1) + 1
+        self.starts[rank], self.started_s[rank] = self.starts.get(rank, -1) + 1, time.monotonic()
         self.dead.pop(rank, None)
         self.workers[rank], self.frames[rank], self._buffers[rank] = worker, [], bytearray()
         self._pidfds[rank] = os.pidfd_open(worker.pid)
@@ -266,7 +268,8 @@ class TrainerJob:
     def _fence_frozen(self) -> None:
         for rank, worker in self.workers.items():
             progress = worker.page.read()
-            if time.monotonic() - progress.alive_at_s > STALL_S and worker.state() == "T":
+            since_s = max(progress.alive_at_s, self.started_s[rank])
+            if time.monotonic() - since_s > STALL_S and worker.state() == "T":
                 self.kill(rank)
 
     def _read(self, rank: int) -> None:
