@@ -18,6 +18,7 @@ async def test_start_loss_recovery_end(rig: Rig) -> None:
         a, b = await rig.add_agents("a", "b")
         job = await rig.running()
         assert (job.state, job.epoch, job.iterations) == (JobState.RUNNING, 1, 40)
+        await rig.heard(event.JobStarted)  # it is said after it is written: before the verdict below, for the order
 
         devices = await rig.devices()
         assert {d.node for r, d in devices.items() if r < 4} == {"a"}  # a replica stays on one node
