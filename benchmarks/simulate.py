@@ -7,7 +7,7 @@ One job on the virtual clock is switched through random plans: uneven tensor par
 units, slow devices, both schedules. Real workers, driven directly (no bus, no services), so that the two cores are
 theirs. What a collective of two members costs on this host, and how that grows with the members (processes on few
 cores), is calibrated on three regular plans with groups of two, four and eight, which are not among those that count.
-Each prediction is for the very documents of the measured iterations.
+Each prediction is for the very documents of a measured iteration.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from resihp_trainer.reference import corpus_of, model_of
 from resihp_trainer.trials.trainer_job import TrainerJob
 from resihp_trainer.trials.zygote_client import ZygoteClient
 
-ITERATIONS_PER_PLAN = 2
-"""Measured ones, after the first of the plan, which contains the change."""
+ITERATIONS_PER_PLAN = 3
+"""Measured ones, after the first of the plan, which contains the change. What else runs on the machine can only make
+them longer, so the one that counts is the shortest against its prediction."""
 PLAN_LIMIT_S = 120.0
 SPEEDS = (0.4, 0.6, 0.8)
 SPEC = JobSpec.model_validate(
@@ -69,7 +70,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Compared:
-    """Medians over the measured iterations of a case."""
+    """The least disturbed iteration of a case."""
 
     case: Case
     measured_s: float
@@ -132,8 +133,7 @@ class Predicted:
 
     def calibrate(self, measured: Mapping[int, Mapping[int, float]]) -> CostModel:
         """Latency of a collective of two, so that the regular plan takes as long as it did, and its growth with the
-        members, so that the ratios of predicted to measured of the wide plans are 1 on (geometric) average. Each
-        hardly depends on the other."""
+        members, so that the ratios of predicted to measured of the wide plans are 1 on (geometric) average."""
         latency_s, growth = 0.0, 1.0
 
         def error(cost: CostModel, *numbers: int) -> float:
@@ -145,7 +145,13 @@ class Predicted:
         return cost_of(latency_s, growth)
 
     def _ratio(self, case: Case, measured: Mapping[int, float], cost: CostModel) -> float:
-        return median(self.seconds(case, k, cost) for k in measured) / median(measured.values())
+        found = self.compared(case, measured, cost)
+        return found.predicted_s / found.measured_s
+
+    def compared(self, case: Case, measured: Mapping[int, float], cost: CostModel) -> Compared:
+        """`measured`: iteration -> seconds."""
+        each = (Compared(case, s, self.seconds(case, k, cost)) for k, s in measured.items())
+        return max(each, key=lambda c: c.error)
 
 
 def measure(cases: Mapping[int, Case], note: Callable[[int, Mapping[int, float]], None]) -> None:
@@ -155,45 +161,50 @@ def measure(cases: Mapping[int, Case], note: Callable[[int, Mapping[int, float]]
         job: TrainerJob | None = None
         try:
             job = TrainerJob(zygote, zygote.store()[1], SPEC, range(8))
-            for epoch, (number, case) in enumerate(cases.items(), start=1):
-                seconds = _measure(job, case, epoch)
-                print(f"{number}: {describe_plan(case.plan)}: {median(seconds.values()):.3f} s", flush=True)
-                note(number, seconds)
+            _measure(job, cases, note)
         finally:
             if job is not None:
                 job.close()
             zygote.close()
 
 
-def _measure(job: TrainerJob, case: Case, epoch: int) -> Mapping[int, float]:
-    for rank in range(8):
-        job.send([rank], SetSpeed(factor=case.health.get(rank, 1.0)))
-    job.install(case.plan.with_epoch(epoch), "planned" if job.plans else "initial")
+def _measure(job: TrainerJob, cases: Mapping[int, Case], note: Callable[[int, Mapping[int, float]], None]) -> None:
+    """The next plan is sent when the first iteration of a plan that counts is over: it takes two more to get there."""
+    plans = [case.plan.with_epoch(epoch) for epoch, case in enumerate(cases.values(), start=1)]
+    job.install(plans[0], "initial")
+    for (number, case), plan, following in zip(cases.items(), plans, [*plans[1:], None], strict=True):
+        job.wait(lambda: job.is_installed(plan), f"epoch {plan.epoch}", PLAN_LIMIT_S)  # noqa: B023  (called at once)
+        for rank in range(8):
+            job.send([rank], SetSpeed(factor=case.health.get(rank, 1.0)))
+        job.wait(lambda: bool(_whole(job, plan.epoch)), f"an iteration of epoch {plan.epoch}", PLAN_LIMIT_S)  # noqa: B023
+        if following is not None:
+            job.install(following, "planned")
+            job.wait(lambda: job.is_installed(following), f"epoch {following.epoch}", PLAN_LIMIT_S)  # noqa: B023
+        else:
+            enough = lambda: len(_whole(job, plan.epoch)) >= ITERATIONS_PER_PLAN  # noqa: B023, E731
+            job.wait(enough, f"{ITERATIONS_PER_PLAN} iterations of epoch {plan.epoch}", PLAN_LIMIT_S)
+        seconds = _whole(job, plan.epoch)
+        for frames in job.frames.values():
+            frames[:] = [f for f in frames if getattr(f, "epoch", 0) > plan.epoch]
+        shown = ", ".join(f"{s:.3f}" for s in seconds.values())
+        print(f"{number}: {describe_plan(case.plan)}: {shown} s", flush=True)
+        note(number, seconds)
+
+
+def _whole(job: TrainerJob, epoch: int) -> dict[int, float]:
+    """Iterations of an epoch that all ranks have reported, without the first: their longest seconds."""
     steps: dict[int, list[float]] = {}
-
-    def are_done() -> bool:
-        steps.clear()
-        for _, f in job.all(IterationCommitted, epoch):
-            if not f.first_of_epoch:
-                steps.setdefault(f.iteration, []).append(f.step_s)
-        return sum(len(s) == 8 for s in steps.values()) >= ITERATIONS_PER_PLAN
-
-    job.wait(are_done, f"{ITERATIONS_PER_PLAN} iterations of epoch {epoch}", PLAN_LIMIT_S)
-    for frames in job.frames.values():
-        frames.clear()
-    whole = sorted(k for k, s in steps.items() if len(s) == 8)[:ITERATIONS_PER_PLAN]
-    return {k: max(steps[k]) for k in whole}
+    for _, f in job.all(IterationCommitted, epoch):
+        if not f.first_of_epoch:
+            steps.setdefault(f.iteration, []).append(f.step_s)
+    return {k: max(s) for k, s in sorted(steps.items()) if len(s) == 8}
 
 
 def compare(cases: Mapping[int, Case], measured: Mapping[int, Mapping[int, float]]) -> tuple[CostModel, list[Compared]]:
     """The calibrated cost model, and every case that counts."""
     predicted = Predicted()
     cost = predicted.calibrate(measured)
-    return cost, [
-        Compared(case, median(measured[n].values()), median(predicted.seconds(case, k, cost) for k in measured[n]))
-        for n, case in cases.items()
-        if n > 0
-    ]
+    return cost, [predicted.compared(case, measured[n], cost) for n, case in cases.items() if n > 0]
 
 
 def render(cost: CostModel, found: Sequence[Compared]) -> str:
@@ -213,7 +224,8 @@ def render(cost: CostModel, found: Sequence[Compared]) -> str:
     summary = (
         f"Virtual clock. Absolute error over all {len(found)} plans: median {median(errors):.1%}, worst "
         f"{max(errors):.1%}. Calibrated latency of a collective: {1e3 * cost.latency_s(2):.2f} ms for two members, "
-        f"growing with the power {cost.latency_growth:.2f} of the members ({1e3 * cost.latency_s(8):.1f} ms for eight)."
+        f"{cost.latency_growth:.2f} times that for each further one ({1e3 * cost.latency_s(8):.1f} ms for eight). "
+        f"Of each plan the least disturbed of {ITERATIONS_PER_PLAN} iterations counts, of the calibration too."
     )
     return f"{summary}\n\n{table(('plan', 'schedule', 'p of slow ranks', 'measured s', 'predicted s', 'error'), rows)}"
 

@@ -209,7 +209,7 @@ def synchronise(
         if len(owners) > 1:
             seconds = cost.all_reduce_s(len(owners), num_elements, cost.link(owners))
             _join(owners, owners, seconds, clock, last)
-    vote = cost.collective_latency_s if len(plan.world) > 1 else 0.0
+    vote = cost.latency_s(len(plan.world)) if len(plan.world) > 1 else 0.0
     _join(plan.world, "vote", vote, clock, last)
     makespan = max(clock.values())
     return Simulation(
