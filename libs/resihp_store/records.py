@@ -176,6 +176,11 @@ class ReconfigurationRecord:
     """Committed iterations that were given up, because all holders of a part of their state died."""
     state_source: str = "live"
     """Where the state came from: live, snapshot, checkpoint."""
+    predicted_by: str = ""
+    """constants: by those measured on the job; pace: by nominal ones, scaled to what the job achieved before; nominal.
+    Empty: not known, or nothing was predicted."""
+    speed_share: float | None = None
+    """What was left of the devices' speed: the bound is this share of the healthy throughput."""
 
     @property
     def open(self) -> bool:

@@ -186,6 +186,8 @@ reconfigurations = Table(
     Column("closed_at", UtcDateTime),
     Column("lost_iterations", Integer, nullable=False, default=0, server_default="0"),
     Column("state_source", String(16), nullable=False, default="live", server_default="live"),
+    Column("predicted_by", String(16), nullable=False, default="", server_default=""),
+    Column("speed_share", Double),
     Index(None, "incident_id"),
     Index(None, "job", "new_epoch", unique=True),
     Index(None, "job", "created_at", "id"),

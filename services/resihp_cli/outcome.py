@@ -227,6 +227,7 @@ def _change(r: ReconfigurationView) -> dict[str, Any]:
         "proof": r.proof,
         "bound_tokens_per_s": r.bound_tokens_per_s,
         "predicted_tokens_per_s": r.predicted_tokens_per_s,
+        "predicted_by": r.predicted_by,
         "achieved_tokens_per_s": r.achieved_tokens_per_s,
     }
 

@@ -25,13 +25,11 @@ def build(
 ) -> ReconfigurationDetail:
     """Pure."""
     view = ReconfigurationView.model_validate(record)
-    predicted, achieved = record.predicted_tokens_per_s, record.achieved_tokens_per_s
     return ReconfigurationDetail(
-        **view.model_dump(exclude={"pause_s"}),
+        **view.model_dump(exclude={"pause_s", "prediction_error"}),
         incident=IncidentView.model_validate(incident) if incident else None,
         old_plan=PlanView.model_validate(old) if old else None,
         new_plan=PlanView.model_validate(new) if new else None,
-        prediction_error=achieved / predicted - 1 if achieved and predicted else None,
         lost_device_s=view.pause_s * _world(new) if view.pause_s is not None and new is not None else None,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, SkipValidation, computed_field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, computed_field
 from pydantic_core import to_jsonable_python
 
 from resihp_messages.job import ENDLESS
@@ -20,9 +20,9 @@ def _finite(value: Any) -> Any:
 
 
 Number = Annotated[float | None, BeforeValidator(_finite)]
-Json = Annotated[SkipValidation[JsonValue], BeforeValidator(_finite)]
-"""Is JSON by then; long lists hold many kilobytes of it, so it is not looked through once more."""
-Document = Annotated[dict[str, SkipValidation[JsonValue]], BeforeValidator(_finite)]
+Json = Annotated[Any, BeforeValidator(_finite)]
+"""Is JSON by then; lists hold many kilobytes of it, so it is not looked through once more."""
+Document = Annotated[dict[str, Any], BeforeValidator(_finite)]
 
 
 class _View(BaseModel):
@@ -141,9 +141,19 @@ class ReconfigurationView(_View):
     bound_tokens_per_s: Number = None
     """Healthy throughput times the share of devices that are left: no plan can be faster."""
     predicted_tokens_per_s: Number = None
+    predicted_by: str = ""
+    """constants: by those measured on the job; pace: by nominal ones, scaled to what it achieved before; nominal: then
+    it says how plans compare, not how fast this machine is. Empty: not recorded."""
     achieved_tokens_per_s: Number = None
     created_at: datetime
     applied_at: datetime | None = None
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's own way to publish a property
+    @property
+    def prediction_error(self) -> float | None:
+        """Achieved over predicted throughput, minus 1; null for a nominal prediction: that is about no real machine."""
+        predicted, achieved = self.predicted_tokens_per_s, self.achieved_tokens_per_s
+        return achieved / predicted - 1 if achieved and predicted and self.predicted_by != "nominal" else None
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own way to publish a property
     @property
@@ -161,8 +171,6 @@ class ReconfigurationDetail(ReconfigurationView):
     incident: IncidentView | None = None
     old_plan: PlanView | None = None
     new_plan: PlanView | None = None
-    prediction_error: Number = None
-    """Achieved over predicted throughput, minus 1."""
     lost_device_s: Number = None
     """`pause_s` times the devices of the new plan's world: what the pause cost, without a slower plan afterwards."""
 
@@ -221,6 +229,8 @@ class WhatIfView(_View):
     bytes_moved: int | None = None
     break_even_s: Number = None
     """When the change has paid for itself; null: never."""
+    predicted_by: str = "nominal"
+    """pace: scaled to what the job achieves under the plan in force; nominal: too few of its iterations are known."""
     name: str
     """Of the best plan's kind."""
     difference: str

@@ -75,6 +75,21 @@ async def ask(question: Question, *, timeout_s: float, slots: asyncio.Semaphore)
     return answer
 
 
+def paced(answer: Any, factor: float) -> Any:
+    """The answer at another pace: throughputs times `factor`, iteration times over it. Pauses stay."""
+    if isinstance(answer, list):
+        return [paced(item, factor) for item in answer]
+    if not isinstance(answer, dict):
+        return answer
+    powers = {"tokens_per_s": factor, "step_s": 1.0 / factor}
+    found = {}
+    for key, value in answer.items():
+        power = next((p for ending, p in powers.items() if key.endswith(ending)), None)
+        scaled = value * power if power is not None and isinstance(value, int | float) else paced(value, factor)
+        found[key] = scaled
+    return found
+
+
 def answer(data: Mapping[str, Any]) -> dict[str, Any]:
     """Question as JSON -> `WhatIf.to_dict()`, or `{"error": sentence}`."""
     from resihp_messages import JobSpec

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from resihp_gateway.models import DeviceView, EventView, Position
+from resihp_gateway.models import DeviceView, EventView, Position, ReconfigurationView
 from resihp_messages.job import ENDLESS
 
 SECONDARY = frozenset({"WorkerExited", "WorkerStalled", "LinkBroken"})
@@ -17,6 +17,8 @@ ALARMS = frozenset(
         *("DeviceSlow", "LinkSlow", "JobSlow", "JobFailed", "ReconfigurationRejected", "CheckpointFailed"),
     }
 )
+BASIS = {"constants": "by measured constants", "pace": "at the job's pace", "nominal": "nominal"}
+"""`ReconfigurationView.predicted_by` in words."""
 GOOD = frozenset({"ReconfigurationApplied", "JobFinished", "DeviceRecovered", "LinkRecovered", "JobRecovered"})
 
 
@@ -51,6 +53,13 @@ def size(size_bytes: int | None) -> str:
             break
         amount /= 1000
     return f"{amount:.3g} {unit}"
+
+
+def predicted_rate(change: ReconfigurationView, unit: str = " tokens/s") -> str:
+    """`1,113 tokens/s at the job's pace`, `17,894 tokens/s nominal`: and where it comes from, if that is known."""
+    if change.predicted_tokens_per_s is None:
+        return "-"
+    return f"{change.predicted_tokens_per_s:,.0f}{unit} {BASIS.get(change.predicted_by, '')}".rstrip()
 
 
 def exit_reason(code: int | None) -> str:

@@ -34,7 +34,7 @@ def describes_devices(spec: JobSpec) -> bool:
     On the virtual clock and on GPUs they do. The workers of the CPU backend share the cores of their host: there a
     plan that leaves workers idle is faster, which says nothing about a cluster; nominal constants stay.
     """
-    return spec.clock.virtual or spec.backend == "nccl"
+    return not spec.shares_cores and spec.attached is None
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,8 @@ async def issue(term: Term, work: UnitOfWork, situation: Situation, choice: Choi
             proof={},
             bytes_moved=None,
             bound_tokens_per_s=choice.bound_tokens_per_s,
+            predicted_by=choice.predicted_by,
+            speed_share=choice.speed_share,
             predicted_tokens_per_s=predicted,
             achieved_tokens_per_s=None,
             correlation_id=cause.correlation_id,

@@ -40,6 +40,7 @@ async def think(term: Term, job: str) -> float | None:
             speeds=seen.aim.speeds,
             left_s=seen.left_s,
             age_s=pricing.age_s(seen.incidents, seen.now),
+            observed=seen.observed,
         )
     begun_s = term.clock.monotonic()
     answer = await term.solver.ask(question, term.settings.plan_deadline_s / 2)

@@ -293,6 +293,8 @@ async def _renew(
 
 def same_layout(situation: Situation) -> Choice:
     """The plan in force under the next epoch."""
-    plan = situation.plan_in_force().with_epoch(situation.newest_epoch + 1)
-    predicted = situation.in_force.predicted_tokens_per_s if situation.in_force is not None else None
-    return Choice(plan, "", "same layout", predicted, predicted)
+    plan, old = situation.plan_in_force().with_epoch(situation.newest_epoch + 1), situation.in_force
+    predicted = old.predicted_tokens_per_s if old is not None else None
+    led_here = next((c for c in situation.changes if old is not None and c.new_epoch == old.epoch), None)
+    by, share = (led_here.predicted_by, led_here.speed_share) if led_here is not None else ("", None)
+    return Choice(plan, "", "same layout", predicted, predicted, by, share)

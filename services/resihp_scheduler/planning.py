@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self, TypeVar
 
 from resihp_messages import JobSpec
@@ -25,10 +26,12 @@ from resihp_plan.cluster import Health
 from resihp_plan.owners import lost
 from resihp_plan.planner import Decision, Infeasible, InfeasibleKind, plan_after_loss, plan_initial, predict
 from resihp_scheduler.calibration import Calibration, calibrated_cost, workload_of
+from resihp_scheduler.pace import Observed
 from resihp_scheduler.situation import Situation
 
 T = TypeVar("T")
 GO_BACK = "a part of the state has no live holder: all ranks go back to the newest snapshot or checkpoint"
+BY = {"constants": "", "pace": " at the job's pace", "nominal": " by nominal constants"}
 FULLY_CHECKED = 512
 """Up to so many devices the whole program of a plan is proved; beyond, the planner has proved each kind of pipeline."""
 
@@ -42,6 +45,10 @@ class Choice:
     difference: str
     predicted_tokens_per_s: float | None
     bound_tokens_per_s: float | None = None
+    predicted_by: str = ""
+    """By what constants, as `JobPlanning.basis`."""
+    speed_share: float | None = None
+    """What is left of the devices' speed."""
     alternatives: tuple[Mapping[str, Any], ...] = ()
     stay_tokens_per_s: float | None = None
     """With the plan in force at the same speeds; None if it cannot run any more."""
@@ -71,10 +78,12 @@ class NoPlan:
 
 @dataclass(frozen=True)
 class JobPlanning:
-    """Planning for one job, with its nominal or measured constants."""
+    """Planning for one job, with its nominal or measured constants. Plans are compared by them; what a plan is said to
+    achieve is scaled to what the job achieves, if that is known (`pace`)."""
 
     spec: JobSpec
     measured: Calibration | None = None
+    observed: Observed | None = None
     model: ModelSpec = field(init=False)
     cost: CostModel = field(init=False)
     workload: Workload = field(init=False)
@@ -108,11 +117,33 @@ class JobPlanning:
         plan = self.initial().with_epoch(epoch)
         self.prove(plan, plan.world)
         predicted = self.tokens_per_s(plan)
-        return Choice(plan, "initial plan", "", predicted, predicted)
+        return Choice(plan, "initial plan", "", predicted, predicted, self.basis, 1.0)
+
+    @property
+    def basis(self) -> str:
+        """constants: measured on the job; pace: nominal ones, scaled to what the job achieved; nominal."""
+        if self.measured is not None:
+            return "constants"
+        return "nominal" if self.observed is None else "pace"
+
+    @cached_property
+    def pace(self) -> float:
+        """Achieved over predicted throughput, under the plan that was observed."""
+        if self.basis != "pace" or self.observed is None:
+            return 1.0
+        return self.observed.tokens_per_s / self._by_constants(self.observed.plan, self.observed.speeds)
 
     def tokens_per_s(self, plan: ParallelPlan, health: Health | None = None) -> float:
-        """Predicted throughput: the simulated program, and what an iteration costs outside it."""
-        return self.workload.tokens / (predict(plan, self.workload, self.cost, health=health).step_s + self.overhead_s)
+        """Predicted throughput, at the job's pace."""
+        return self.pace * self._by_constants(plan, health)
+
+    def _by_constants(self, plan: ParallelPlan, health: Health | None) -> float:
+        """The simulated program, and what an iteration costs outside it. Workers that share processors are as fast as
+        what they compute together allows, whoever waits for whom; how much of it a second does is their pace."""
+        found = predict(plan, self.workload, self.cost, health=health)
+        if self.spec.shares_cores and self.basis == "pace":
+            return self.workload.tokens / sum(found.simulation.busy_s.values())
+        return self.workload.tokens / (found.step_s + self.overhead_s)
 
     @property
     def overhead_s(self) -> float:
@@ -121,8 +152,13 @@ class JobPlanning:
 
     def bound(self, speeds: Health, alive: Collection[int]) -> float:
         """Healthy throughput times the share of the devices' speed that is left."""
-        healthy = self.initial()
-        return self.tokens_per_s(healthy) * sum(speeds.get(r, 1.0) for r in alive) / len(healthy.world)
+        return self.tokens_per_s(self.initial()) * self.share(speeds, alive)
+
+    def share(self, speeds: Health, alive: Collection[int]) -> float:
+        """What is left of the devices' speed. A worker that shared processors leaves its part to the others."""
+        if self.spec.shares_cores:
+            return 1.0
+        return sum(speeds.get(r, 1.0) for r in alive) / self.spec.parallel.num_devices
 
     def prove(self, plan: ParallelPlan, alive: Collection[int]) -> None:
         """The rules of plans, and the program, before anybody runs it. Raises `InvalidPlan`, `InvalidProgram`."""
@@ -174,21 +210,24 @@ class JobPlanning:
         running = set(old.active) <= set(alive)
         predicted, bound = self.tokens_per_s(decision.plan, speeds), self.bound(speeds, alive)
         change_s = decision.change_s or 0.0
-        by = "" if self.measured is not None else " by nominal constants"
+        by, of_bound = BY[self.basis], f"{predicted / bound:.1%} of the bound"
+        scale = predicted / (self.workload.tokens / (decision.predicted_step_s + self.overhead_s))
         return Choice(
             plan=decision.plan,
             reason=(
-                f"{decision.name}: predicted {predicted:.0f} tokens/s{by} ({predicted / bound:.1%} of the bound), "
+                f"{decision.name}: predicted {predicted:.0f} tokens/s{by} ({of_bound}), "
                 f"{decision.bytes_moved} bytes to move"
             ),
             difference=decision.difference,
             predicted_tokens_per_s=predicted,
             bound_tokens_per_s=bound,
+            predicted_by=self.basis,
+            speed_share=self.share(speeds, alive),
             alternatives=tuple(
                 {
                     "name": a.name,
                     "difference": a.difference,
-                    "predicted_tokens_per_s": self.workload.tokens / (a.predicted_step_s + self.overhead_s),
+                    "predicted_tokens_per_s": scale * self.workload.tokens / (a.predicted_step_s + self.overhead_s),
                     "bytes_moved": a.bytes_moved,
                     "reason": a.why_lost,
                 }
@@ -213,7 +252,8 @@ class JobPlanning:
         self.prove(plan, situation.alive)
         old, speeds = situation.plan_in_force(), situation.speeds
         predicted = self.tokens_per_s(plan, speeds)
-        return Choice(plan, "", describe_change(old, plan), predicted, self.bound(speeds, situation.alive))
+        bound, share = self.bound(speeds, situation.alive), self.share(speeds, situation.alive)
+        return Choice(plan, "", describe_change(old, plan), predicted, bound, self.basis, share)
 
 
 async def in_thread(work: Callable[[], T], deadline_s: float) -> T | NoPlan:

@@ -8,6 +8,7 @@ from statistics import median
 
 from resihp_scheduler.aim import open_slow
 from resihp_scheduler.calibration import Calibration
+from resihp_scheduler.pace import Observed
 from resihp_scheduler.question import Question
 from resihp_scheduler.rules.durations import COMPUTE
 from resihp_scheduler.rules.ski_rental import horizon_s
@@ -30,6 +31,7 @@ def question_of(
     speeds: Mapping[int, float],
     left_s: float,
     age_s: float = 0.0,
+    observed: Observed | None = None,
 ) -> Question:
     """The question for these devices. `left_s`: until the job ends; `age_s`: how long the slowness has lasted."""
     rest_s = COMPUTE.remaining_s(age_s) if speeds else REPAIR_S
@@ -43,6 +45,7 @@ def question_of(
         horizon_s=horizon_s(rest_s, age_s, left_s),
         rebuild_s=rebuild_s(situation),
         measured=calibration_of(control),
+        observed=observed,
     )
 
 

@@ -13,6 +13,7 @@ from resihp_messages.thresholds import DETECTION
 from resihp_plan import Cluster, Device, ParallelPlan
 from resihp_plan.cluster import Health
 from resihp_scheduler.calibration import Calibration
+from resihp_scheduler.pace import Observed
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Question:
     rebuild_s: float
     """Time without training of a change that moves no state."""
     measured: Calibration | None = None
+    observed: Observed | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -60,11 +62,12 @@ class Question:
             "horizon_s": self.horizon_s,
             "rebuild_s": self.rebuild_s,
             "measured": self.measured.to_dict() if self.measured is not None else None,
+            "observed": self.observed.to_dict() if self.observed is not None else None,
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        measured = values["measured"]
+        measured, observed = values["measured"], values["observed"]
         return cls(
             spec=JobSpec.model_validate(values["spec"]),
             devices=tuple((rank, node) for rank, node in values["devices"]),
@@ -75,6 +78,7 @@ class Question:
             horizon_s=values["horizon_s"],
             rebuild_s=values["rebuild_s"],
             measured=Calibration.from_dict(measured) if measured is not None else None,
+            observed=Observed.from_dict(observed) if observed is not None else None,
         )
 
 

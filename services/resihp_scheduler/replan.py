@@ -8,6 +8,7 @@ from functools import partial
 
 from resihp_messages import new_id
 from resihp_scheduler import pricing
+from resihp_scheduler.pace import observed
 from resihp_scheduler.planning import Choice, JobPlanning, NoPlan, in_thread
 from resihp_scheduler.question import key_of
 from resihp_scheduler.situation import Situation
@@ -23,9 +24,9 @@ async def after_loss(term: Term, after: Situation) -> Choice | NoPlan:
     proves that the state is still held by somebody."""
     async with term.store.read() as connection:
         control = await decisions.control(connection, after.name)
-        left_s = await pricing.left_s(connection, after)
+        left_s, seen = await pricing.left_s(connection, after), await observed(connection, after)
     measured, speeds = pricing.calibration_of(control), after.speeds
-    planning, usable = JobPlanning(after.spec, measured), after.alive - control.evicted
+    planning, usable = JobPlanning(after.spec, measured, seen), after.alive - control.evicted
 
     async def quick(alive: frozenset[int]) -> Choice | NoPlan:
         work = partial(planning.after_loss, after, alive, term.clock.monotonic, speeds)
@@ -35,7 +36,7 @@ async def after_loss(term: Term, after: Situation) -> Choice | NoPlan:
     full: Choice | NoPlan | None = None
     is_measured = measured is not None  # nominal constants are too rough for a larger change than is needed
     if after.in_force is not None and is_measured:
-        question = pricing.question_of(after, control, alive=usable, speeds=speeds, left_s=left_s)
+        question = pricing.question_of(after, control, alive=usable, speeds=speeds, left_s=left_s, observed=seen)
         full = await term.solver.ask(question, term.settings.loss_deadline_s, may_finish=True)
     fast = await first
     if isinstance(fast, NoPlan) and usable != after.alive:  # the job cannot go on without what was evicted

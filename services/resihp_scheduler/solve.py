@@ -17,7 +17,7 @@ constants are measured it is taken in any case."""
 
 def solve(question: Question, clock: Callable[[], float]) -> Choice | NoPlan:
     """The full search, for losses, slow devices, recoveries and returns alike."""
-    planning = JobPlanning(question.spec, question.measured)
+    planning = JobPlanning(question.spec, question.measured, question.observed)
     healthy = planning.initial()
     try:
         decision = plan_change(
@@ -39,7 +39,7 @@ def solve(question: Question, clock: Callable[[], float]) -> Choice | NoPlan:
 
 def solve_fast(question: Question, clock: Callable[[], float]) -> Choice | NoPlan:
     """The planner for losses, which knows speeds too: when the full one gave no answer in time."""
-    planning = JobPlanning(question.spec, question.measured)
+    planning = JobPlanning(question.spec, question.measured, question.observed)
     healthy = planning.initial()
     try:
         decision = plan_after_loss(

@@ -10,6 +10,7 @@ from resihp_messages.request import Reply
 from resihp_scheduler import changes, governing, pricing
 from resihp_scheduler.asked import Answer, keep, known_reply, not_running, refused
 from resihp_scheduler.changes import Cause
+from resihp_scheduler.pace import Observed, observed
 from resihp_scheduler.planning import Choice, JobPlanning, NoPlan
 from resihp_scheduler.question import key_of
 from resihp_scheduler.situation import Situation, load
@@ -31,11 +32,12 @@ class Steered:
     term: Term
     situation: Situation
     control: ControlRecord
+    observed: Observed | None
     envelope: AnyEnvelope
 
     @property
     def planning(self) -> JobPlanning:
-        return JobPlanning(self.situation.spec, pricing.calibration_of(self.control))
+        return JobPlanning(self.situation.spec, pricing.calibration_of(self.control), self.observed)
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,12 @@ def steer(choose: Choose) -> Answer:
             async with term.store.read() as connection:
                 situation = await load(connection, envelope.job)
                 control = await decisions.control(connection, envelope.job)
+                seen = await observed(connection, situation) if situation is not None else None
             if situation is None or situation.job.state is not JobState.RUNNING:
                 return refused(not_running(envelope.job, situation))
             if situation.spec.attached is not None:
                 return refused(f"job {envelope.job!r} was launched by somebody else: its layout is not ours to change")
-            asked = Steered(term, situation, control, envelope)
+            asked = Steered(term, situation, control, seen, envelope)
             wanted = await choose(asked) if situation.open is None else _busy(situation)
             async with term.transaction() as work:
                 if (known := await known_reply(work, envelope)) is not None:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from resihp_scheduler import pricing
 from resihp_scheduler.aim import SLOW, Aim, aim, open_slow
+from resihp_scheduler.pace import Observed, observed
 from resihp_scheduler.question import key_of
 from resihp_scheduler.refine import refine
 from resihp_scheduler.rules.limits import Limits
@@ -45,6 +46,7 @@ class View:
     """Speeds were measured under a plan that was made for slow devices."""
     left_s: float
     """Until the job ends."""
+    observed: Observed | None
     now: datetime
 
     @property
@@ -117,6 +119,7 @@ async def view(term: Term, work: queries.Connection, job: str) -> View | None:
         aim=replace(aimed, again_in_s=min(again, default=None)),
         is_refined=bool(refined.speeds),
         left_s=await pricing.left_s(work, situation),
+        observed=await observed(work, situation),
         now=now,
     )
 

@@ -230,6 +230,8 @@ class Story:
                 proof=PROOF,
                 bytes_moved=None if mode == "initial" else 1_840_000_000,
                 bound_tokens_per_s=full * share,
+                predicted_by="constants",
+                speed_share=share,
                 predicted_tokens_per_s=full * share * 0.985,
                 achieved_tokens_per_s=full * share * self.random.uniform(0.955, 0.985),
                 created_at=at,

@@ -114,6 +114,8 @@ def reconfiguration(job: str, identifier: str = "r1", **changes: Any) -> Reconfi
         "created_at": NOON,
         "applied_at": None,
         "closed_at": None,
+        "predicted_by": "pace",
+        "speed_share": 0.875,
     }
     return ReconfigurationRecord(**values | changes)
 

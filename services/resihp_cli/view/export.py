@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from resihp_cli.view.tables import PHASES, cause
 from resihp_gateway.models import IncidentView, ReconfigurationView
-from resihp_gateway.wording import milliseconds, size
+from resihp_gateway.wording import milliseconds, predicted_rate, size
 
 COLUMNS = (
     *("id", "job", "created_at", "mode", "status", "cause", "ranks", "old_epoch", "new_epoch", "difference"),
     *(f"{phase}_s" for phase in PHASES),
     *("pause_s", "bytes_moved", "predicted_tokens_per_s", "achieved_tokens_per_s", "bound_tokens_per_s", "proof_holds"),
+    "predicted_by",
 )
 
 
@@ -38,6 +39,7 @@ def _rows(changes: Sequence[ReconfigurationView], incidents: Sequence[IncidentVi
             *(c.phases_s.get(phase) for phase in PHASES),
             *(c.pause_s, c.bytes_moved, c.predicted_tokens_per_s, c.achieved_tokens_per_s, c.bound_tokens_per_s),
             all(c.proof.values()) if c.proof else None,
+            c.predicted_by,
         ]
 
 
@@ -58,7 +60,7 @@ def as_markdown(changes: Sequence[ReconfigurationView], incidents: Sequence[Inci
             c.status,
             milliseconds(c.pause_s),
             size(c.bytes_moved),
-            _rate(c.predicted_tokens_per_s),
+            predicted_rate(c, " tok/s"),
             _rate(c.achieved_tokens_per_s),
         )
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")

@@ -11,7 +11,7 @@ from typing import Any
 from resihp_cli.view.report import PHASE_MEANING
 from resihp_cli.view.tables import cause
 from resihp_gateway.models import JobView, ReconfigurationDetail
-from resihp_gateway.wording import milliseconds, size, went_back
+from resihp_gateway.wording import milliseconds, predicted_rate, size, went_back
 
 Row = tuple[str, ...]
 _STYLE = """
@@ -40,7 +40,7 @@ class Page:
     @property
     def lead(self) -> str:
         c = self.change
-        clock = " (virtual clock)" if (self.job.spec.get("clock") or {}).get("virtual") else ""  # type: ignore[union-attr]
+        clock = " (virtual clock)" if (self.job.spec.get("clock") or {}).get("virtual") else ""
         return (
             f"Job {c.job}{clock}, {c.created_at:%Y-%m-%d %H:%M:%S} UTC. {c.mode}, {c.status}: epoch {c.old_epoch} -> "
             f"{c.new_epoch}. {c.difference or 'First plan.'}"
@@ -74,7 +74,7 @@ def _cost(page: Page) -> Iterator[Row]:
     yield "moved between devices", size(c.bytes_moved)
     if c.state_source != "live":
         yield "went back", went_back(c.lost_iterations, c.state_source)
-    yield "predicted throughput", _rate(c.predicted_tokens_per_s)
+    yield "predicted throughput", predicted_rate(c)
     error = f" ({c.prediction_error:+.1%} against predicted)" if c.prediction_error is not None else ""
     yield "achieved throughput", _rate(c.achieved_tokens_per_s) + error
     yield "bound (healthy throughput x device speed left, predicted)", _rate(c.bound_tokens_per_s)

@@ -161,8 +161,7 @@ def _changes(picture: Picture) -> RenderableType:
         return Text("no plan yet", style="dim")
     table = Table.grid(padding=(0, 2))
     for c in changes:
-        predicted, achieved = c.predicted_tokens_per_s, c.achieved_tokens_per_s
-        error = f"{achieved / predicted - 1:+.1%}" if predicted and achieved else "-"
+        error = f"{c.prediction_error:+.1%}" if c.prediction_error is not None else "-"
         change = c.difference or ("first plan" if c.mode == "initial" else "same layout")
         table.add_row(_clock(c.created_at), c.id[:8], c.status, change, milliseconds(c.pause_s), error)
     return table

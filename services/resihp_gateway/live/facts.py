@@ -10,6 +10,7 @@ from resihp_gateway.governed import governed
 from resihp_gateway.live import health, rates
 from resihp_gateway.live.places import plan_map
 from resihp_gateway.models import IncidentView, JobView, ReconfigurationView
+from resihp_messages import JobSpec
 from resihp_plan.plan import ParallelPlan
 from resihp_store import DeviceRecord, IterationRecord, JobRecord, history, queries
 from resihp_store.queries import Connection
@@ -35,6 +36,7 @@ class Facts:
         self._devices_stamp: Any = None
         self._healthy: float | None = None
         self._bounds: dict[int, float] = {}
+        self._shares_cores = False
 
     async def refresh(self, *, quick: bool) -> list[Point]:
         """Bring `found` up to date; returns the new points.
@@ -45,6 +47,8 @@ class Facts:
             record = await queries.job(connection, self.job)
             if record is None:
                 return []
+            if not self.found:
+                self._shares_cores = JobSpec.model_validate(record.spec).shares_cores
             await self._read_plans(connection, record)
             await self._read_devices(connection)
             new = await self._read_points(connection, record)
@@ -132,7 +136,7 @@ class Facts:
         self.found["rates"] = {
             "now": rates.recent_rate(self.points),
             "healthy": healthy,
-            "bound": rates.bound_now(healthy, num_devices, plan, scores, alive),
+            "bound": rates.bound_now(healthy, num_devices, plan, scores, alive, shares_cores=self._shares_cores),
             "bounds": self._bounds,
         }
 

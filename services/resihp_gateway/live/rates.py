@@ -32,27 +32,31 @@ def bounds(
 ) -> dict[int, float]:
     """Epoch -> healthy throughput times the share of device speed that was left when its plan was made.
 
-    The share is the planner's own (its bound over that of the first plan), else the share of devices.
+    The share is the planner's own; of changes that were recorded without it, the share of devices.
     """
     if healthy is None or not plans:
         return {}
-    told = {c.new_epoch: c.bound_tokens_per_s for c in changes if c.bound_tokens_per_s}
-    first = told.get(plans[0].epoch)
+    told = {c.new_epoch: c.speed_share for c in changes if c.speed_share is not None}
     size = len(plans[0].world)
-    found = {}
-    for plan in plans:
-        share = told[plan.epoch] / first if first and plan.epoch in told else len(plan.world) / size
-        found[plan.epoch] = healthy * min(1.0, share)
-    return found
+    return {p.epoch: healthy * min(1.0, told.get(p.epoch, len(p.world) / size)) for p in plans}
 
 
 def bound_now(
-    healthy: float | None, num_devices: int, plan: ParallelPlan, scores: Mapping[int, float], alive: Collection[int]
+    healthy: float | None,
+    num_devices: int,
+    plan: ParallelPlan,
+    scores: Mapping[int, float],
+    alive: Collection[int],
+    *,
+    shares_cores: bool = False,
 ) -> float | None:
     """Healthy throughput times the sum of p of the devices that are there, over the number of all devices. What is
-    shown as healthy counts as 1: the noise of a score is no loss."""
+    shown as healthy counts as 1: the noise of a score is no loss. Of workers that share cores, others get what one
+    leaves."""
     if healthy is None or not num_devices:
         return None
+    if shares_cores:
+        return healthy if set(plan.world) & set(alive) else 0.0
     known = (scores.get(rank, 1.0) for rank in plan.world if rank in alive)
     total = sum(1.0 if p >= HEALTHY_P else p for p in known)
     return healthy * total / num_devices

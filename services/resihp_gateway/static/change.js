@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "./vendor/htm-preact-standalone.module.js";
 import { get, picture } from "./api.js";
 import { cause } from "./changes.js";
-import { PHASES, arrows, PHASE_WORDS, PLANNED_WORDS, PROOF_WORDS, CHANGE_WORDS, SIGNS, moment, rate, seconds, signed, size } from "./words.js";
+import { BASIS, PHASES, arrows, PHASE_WORDS, PLANNED_WORDS, PROOF_WORDS, CHANGE_WORDS, SIGNS, moment, rate, seconds, signed, size } from "./words.js";
 
 /** `version` changes when the record may have changed. */
 export function ChangePage({ id, known, version }) {
@@ -27,7 +27,7 @@ export function ChangePage({ id, known, version }) {
         <${Figure} name="pause" value=${seconds(change.pause_s)} hint="time without training" />
         <${Figure} name="lost" value=${change.lost_device_s === null ? "–" : `${change.lost_device_s.toFixed(1)} device-s`} hint="pause × devices" />
         <${Figure} name="moved" value=${size(change.bytes_moved)} hint="parameters and moments" />
-        <${Figure} name="predicted" value="${rate(change.predicted_tokens_per_s)} tok/s" hint="by the cost model" />
+        <${Figure} name="predicted" value="${rate(change.predicted_tokens_per_s)} tok/s" hint=${BASIS[change.predicted_by] ?? "by the cost model"} />
         <${Figure} name="achieved" value="${rate(change.achieved_tokens_per_s)} tok/s" hint="median after the change" />
         <${Figure} name="error" value=${signed(change.prediction_error)} hint="achieved against predicted" />
       </dl>

@@ -1,7 +1,7 @@
 // Reconfigurations as a table; each row leads to its page.
 
 import { html } from "./vendor/htm-preact-standalone.module.js";
-import { PHASES, arrows, CHANGE_WORDS, SIGNS, deviceName, kindSign, kindWord, moment, clock, rate, seconds, signed, size } from "./words.js";
+import { BASIS, PHASES, arrows, CHANGE_WORDS, SIGNS, deviceName, kindSign, kindWord, moment, clock, rate, seconds, signed, size } from "./words.js";
 
 export function Changes({ changes, incidents, known, title = "Changes of plan", more = null, none = "No plan yet." }) {
   const byId = new Map(incidents.map((i) => [i.id, i]));
@@ -36,16 +36,15 @@ export function cause(change, incident, known) {
 
 function Row({ change, incident, known, longest }) {
   const why = cause(change, incident, known);
-  const { predicted_tokens_per_s: predicted, achieved_tokens_per_s: achieved } = change;
   return html`<tr>
     <td><a href="#/change/${change.id}" title=${moment(change.created_at)}>${clock(change.created_at)}</a></td>
     <td><b class="sign ${why.sign}" aria-hidden="true">${SIGNS[why.sign]}</b> <span class="clip" title=${why.text}>${why.text}</span></td>
     <td class="words">
       ${change.status !== "applied" && html`<span class="badge ${change.status}">${change.status}</span> `}${arrows(change.difference) || (change.mode === "initial" ? "first plan" : "same layout")}
     </td>
-    <td class="n">${rate(predicted)}</td>
-    <td class="n">${rate(achieved)}</td>
-    <td class="n">${signed(predicted && achieved ? achieved / predicted - 1 : null)}</td>
+    <td class="n" title=${BASIS[change.predicted_by] ?? "by the cost model"}>${rate(change.predicted_tokens_per_s)}${change.predicted_by === "nominal" && html`<br /><small>nominal</small>`}</td>
+    <td class="n">${rate(change.achieved_tokens_per_s)}</td>
+    <td class="n">${signed(change.prediction_error)}</td>
     <td class="n">${size(change.bytes_moved)}</td>
     <td class="n">${seconds(change.mode === "initial" ? null : change.pause_s)}</td>
     <td><${PhaseBar} phases=${change.mode === "initial" ? {} : change.phases_s} longest=${longest} /></td>

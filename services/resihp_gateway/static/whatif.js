@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "./vendor/htm-preact-standalone.module.js";
 import { post } from "./api.js";
-import { arrows, deviceName, rate, seconds, size } from "./words.js";
+import { BASIS, arrows, deviceName, rate, seconds, size } from "./words.js";
 
 export function WhatIf({ job, selected, known, ranks }) {
   const [rank, setRank] = useState(null);
@@ -66,5 +66,5 @@ function Answer({ found }) {
       <div><dt>Pause</dt><dd>${seconds(found.change_s)}, ${size(found.bytes_moved)} moved</dd></div>
       <div><dt>Pays off</dt><dd>${found.break_even_s === null ? "never" : `after ${seconds(found.break_even_s)}`}</dd></div>
     </dl>
-    <p class="hint">tokens/s, predicted by the cost model</p>`;
+    <p class="hint">tokens/s, predicted by the cost model${found.predicted_by === "pace" ? ", scaled to this job's pace, as if each worker had a device of its own" : ` (${BASIS.nominal})`}</p>`;
 }

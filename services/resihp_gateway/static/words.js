@@ -39,6 +39,11 @@ export function places(map) {
 export const placeName = (place) => (place ? `R${place.replica}·S${place.stage}·T${place.tp}` : "");
 export const deviceName = (rank, known) => placeName(known?.get(rank)) || `rank ${rank}`;
 
+export const BASIS = {
+  constants: "by constants measured on this job",
+  pace: "at this job's pace before it",
+  nominal: "nominal: compares plans, says nothing of this machine",
+};
 export const CHANGE_WORDS = { initial: "first plan", recovery: "recovery", planned: "planned" };
 const KINDS = {
   worker_lost: ["stopped", "stop"],

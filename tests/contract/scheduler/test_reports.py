@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
 from resihp_messages import Kind
 from resihp_store import queries
 from support.scheduler_rig import Rig
+from support.scripted_agent import declare
 from support.waiting import wait_for
 
 
@@ -33,6 +36,29 @@ async def test_iteration_summaries_and_achieved_throughput(rig: Rig) -> None:
 
         await wait_for(measured, 10)
         assert (await rig.job()).committed == 8
+
+
+async def test_predictions_follow_what_the_job_achieves(rig: Rig) -> None:
+    """Before its first iterations there is nothing to scale by; then a plan is predicted at the pace of the one before,
+    also by a leader that has seen none of it."""
+    async with rig.scheduler():
+        await rig.add_agents("a", "b")
+        await rig.running()
+        first = (await rig.changes())[0]
+        assert (first.predicted_by, first.speed_share) == ("nominal", 1.0)
+        await _train(rig, range(1, 9))
+        await wait_for(lambda: _committed(rig, 8), 20)
+    async with rig.scheduler():
+        await declare(rig.bus, [3], node="a")
+        change = await rig.applied(2)
+        assert change.predicted_by == "pace"
+        assert change.predicted_tokens_per_s == pytest.approx(2048.0, rel=0.05)  # 1,024 tokens in 0.5 s
+        assert "at the job's pace" in change.reason
+        assert all(a["predicted_tokens_per_s"] < 4096.0 for a in change.alternatives)
+        await declare(rig.bus, [6], node="b", epoch=2)  # before the new plan has a pace of its own
+        again = await rig.applied(3)
+        assert again.predicted_by == "pace"
+        assert again.predicted_tokens_per_s == pytest.approx(2048.0, rel=0.1)
 
 
 async def test_reports_survive_a_change_of_leader(rig: Rig) -> None:

@@ -174,7 +174,7 @@ def test_history_of_a_stored_database(database: str, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert "rank 3 stopped on n0" in shown
     assert "exit_code = -9" in shown
-    assert "predicted 800, achieved 760 (-5 %)" in shown
+    assert "predicted 800 at the job's pace, achieved 760 (-5%)" in shown
     assert "drop replica: slower" in shown
     assert main(["history", "zz", "--db", database]) == 2
     assert main(["history", "--db", database, "--job", "other"]) == 0

@@ -21,6 +21,7 @@ from resihp_gateway.live.rates import bound_now, bounds, healthy_rate
 from resihp_store import IterationRecord
 from support.dashboard import JOB, SMALL, Story
 from support.gateway import AFTER_LOSS, HEALTHY, TestGateway, open_gateway
+from support.store import reconfiguration
 
 
 @pytest.fixture
@@ -158,4 +159,8 @@ def test_rates() -> None:
     assert healthy_rate(rows(1, 2, 100, 90, 110)) == 100
     assert bounds([HEALTHY, AFTER_LOSS], [], 800.0) == {1: 800.0, 2: 700.0}
     assert bound_now(800.0, 8, AFTER_LOSS, {5: 0.5, 6: 1.3}, set(range(8)) - {3}) == pytest.approx(650.0)
+    told = [reconfiguration("j", new_epoch=AFTER_LOSS.epoch, speed_share=1.0)]
+    assert bounds([HEALTHY, AFTER_LOSS], told, 800.0) == {1: 800.0, 2: 800.0}
+    assert bound_now(800.0, 8, AFTER_LOSS, {}, set(range(8)) - {3}, shares_cores=True) == 800.0
+    assert bound_now(800.0, 8, AFTER_LOSS, {}, set(), shares_cores=True) == 0.0
     assert bound_now(None, 8, AFTER_LOSS, {}, set()) is None
