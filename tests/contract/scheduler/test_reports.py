@@ -39,8 +39,7 @@ async def test_iteration_summaries_and_achieved_throughput(rig: Rig) -> None:
 
 
 async def test_predictions_follow_what_the_job_achieves(rig: Rig) -> None:
-    """Before its first iterations there is nothing to scale by; then a plan is predicted at the pace of the one before,
-    also by a leader that has seen none of it."""
+    """Before its first iterations there is nothing to scale by; then a plan is predicted at the last one's pace."""
     async with rig.scheduler():
         await rig.add_agents("a", "b")
         await rig.running()
@@ -48,7 +47,6 @@ async def test_predictions_follow_what_the_job_achieves(rig: Rig) -> None:
         assert (first.predicted_by, first.speed_share) == ("nominal", 1.0)
         await _train(rig, range(1, 9))
         await wait_for(lambda: _committed(rig, 8), 20)
-    async with rig.scheduler():
         await declare(rig.bus, [3], node="a")
         change = await rig.applied(2)
         assert change.predicted_by == "pace"
