@@ -8,7 +8,7 @@ import typer
 
 from resihp_cli.govern_app import JobName, Reason, Url
 
-Ranks = Annotated[list[int], typer.Argument(metavar="RANK...", min=0, help="Devices by their rank.")]
+Ranks = Annotated[list[int], typer.Argument(metavar="RANK", min=0, help="Devices by their rank.")]
 
 
 def evict(job: JobName, ranks: Ranks, url: Url = None, reason: Reason = "operator") -> None:
