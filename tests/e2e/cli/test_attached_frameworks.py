@@ -27,6 +27,7 @@ CASES = {
     "ddp": ("plain_ddp.py", "torch", ("--iterations", "{steps}"), ""),
     "fsdp": ("fsdp2.py", "torch", ("--steps", "{steps}"), ""),
     "hf": ("hf_trainer.py", "accelerate", ("--steps", "{steps}", "--output", "{folder}/out"), ""),
+    "accelerate": ("accelerate_loop.py", "accelerate", ("--steps", "{steps}"), ""),
     "lightning": ("lightning_ddp.py", "lightning", ("--steps", "{steps}"), ""),
     "deepspeed": ("deepspeed_zero.py", "deepspeed", ("--steps", "{steps}"), ""),
     "megatron": ("megatron_core.py", "megatron", ("--steps", "{steps}"), ""),

@@ -50,6 +50,17 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+def test_accelerate(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    iterations = run("accelerate_loop.py", tmp_path, "--steps", "4")
+    assert [f["iteration"] for f in iterations] == [1, 2, 3, 4]
+    for frame in iterations:
+        assert len(frame["unit_forward_s"]) == 2  # gradient accumulation
+        assert frame["lengths_source"] == "mask"
+        assert all(4 * 12 <= tokens <= 4 * 48 for tokens in frame["unit_tokens"])
+
+
+@pytest.mark.soak
 def test_lightning(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     iterations = run("lightning_ddp.py", tmp_path, "--steps", "18")

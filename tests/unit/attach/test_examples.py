@@ -10,7 +10,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[3] / "examples" / "attach"
 ADDED = {
     "plain_ddp.py": 0, "fsdp2.py": 0, "deepspeed_zero.py": 0, "megatron_core.py": 0, "hf_trainer.py": 2,
-    "lightning_ddp.py": 2,
+    "lightning_ddp.py": 2, "accelerate_loop.py": 2,
 }  # fmt: skip
 
 
