@@ -78,7 +78,7 @@ async def test_a_killed_gateway_costs_no_event(gateway: tuple[SupervisedProcess,
 async def test_nats_away_is_503_and_heals(gateway: tuple[SupervisedProcess, str], nats_server: LocalNats) -> None:
     _, url = gateway
     async with GatewayClient(url) as client:
-        assert await client.ready()
+        await wait_for(client.ready, 30)
         nats_server.kill()
 
         async def not_ready() -> bool:
