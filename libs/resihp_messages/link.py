@@ -7,7 +7,7 @@ frames go down. The progress page (shared memory, `resihp_messages.page`) carrie
 from __future__ import annotations
 
 import struct
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -292,12 +292,21 @@ _DOWN: TypeAdapter[DownFrame] = TypeAdapter(DownFrame)
 _UP: TypeAdapter[UpFrame] = TypeAdapter(UpFrame)
 
 F = TypeVar("F")
+W = TypeVar("W", bound=Wire)
 
 HEADER = struct.Struct(">I")
 
 
+def unchecked(kind: type[W], **fields: Any) -> W:
+    """A message that is made in every iteration, by who computed its values: validation is left to who receives it.
+    Only for `frame`: fields that are not given have no value here, and their default over there."""
+    message = kind.__new__(kind)
+    object.__setattr__(message, "__dict__", {"type": kind.model_fields["type"].default, **fields})
+    return message
+
+
 def frame(message: Wire) -> bytes:
-    """One frame with its length header. Fields were validated when the message was made: they go as they are."""
+    """One frame with its length header. Fields go as they are: what is not valid is refused where it arrives."""
     raw = pack(vars(message))
     return HEADER.pack(len(raw)) + raw
 

@@ -80,8 +80,10 @@ class ProgressPage:
 
     def operation(self) -> None:
         """Progress: one operation of the program is done."""
-        self._words[_OPS] += 1
-        self.tick()
+        words = self._words
+        words[_OPS] += 1
+        words[_TICK] += 1
+        self._times[_ALIVE_AT] = time.monotonic()
 
     def place(self, *, epoch: int, iteration: int, state: PageState) -> None:
         """Where the worker is now."""

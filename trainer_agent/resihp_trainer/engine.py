@@ -150,7 +150,8 @@ class Engine:
         end = context.clock()
         probe_s = self._probe.seconds(self._pause) if first or active.interpreter is None else 0.0
         context.send(
-            link.IterationCommitted(
+            link.unchecked(
+                link.IterationCommitted,
                 epoch=active.plan.epoch,
                 iteration=step.outcome.iteration,
                 first_of_epoch=first,
@@ -158,7 +159,7 @@ class Engine:
                 tp_wait_s=context.waits.tp_s,
                 pp_wait_s=context.waits.pp_s,
                 dp_wait_s=context.waits.dp_s,
-                rss_bytes=self._memory.bytes(),
+                rss_bytes=self._memory.recent_bytes(now=first),
                 loss=step.outcome.mean_loss,
                 global_tokens=step.outcome.tokens,
                 samples_expected=step.outcome.samples_expected,

@@ -9,7 +9,6 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,11 +41,10 @@ class Ballot:
         """float64[11 + num_documents], to be summed over the world."""
         ahead = float(self.epochs_ahead)
         votes = (ahead, ahead * ahead, self.copies, self.files, self.seconds, self.order, self.order * self.order)
-        vector = np.zeros(_FIELDS + num_documents)
-        vector[:_FIELDS] = (self.ok, self.norm_sq, self.tokens, self.loss, *votes)
+        counts = [0.0] * num_documents
         for d in self.covered:
-            vector[_FIELDS + d] += 1.0
-        return torch.from_numpy(vector)
+            counts[d] += 1.0
+        return torch.tensor((self.ok, self.norm_sq, self.tokens, self.loss, *votes, *counts), dtype=torch.float64)
 
 
 @dataclass(frozen=True)

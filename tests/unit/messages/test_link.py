@@ -28,6 +28,16 @@ def test_up_frames(message: Wire) -> None:
         link.parse_down(raw[4:])
 
 
+def test_what_is_not_checked_here_is_checked_where_it_arrives() -> None:
+    report = next(m for m in UP if isinstance(m, link.IterationCommitted))
+    given = {name: getattr(report, name) for name in report.model_fields_set}
+    assert link.parse_up(link.frame(link.unchecked(link.IterationCommitted, **given))[4:]) == report
+    for wrong in ({"step_s": float("nan")}, {"tokens": -1}, {"loss": float("inf")}):
+        raw = link.frame(link.unchecked(link.IterationCommitted, **{**given, **wrong}))
+        with pytest.raises(MalformedMessage, match=next(iter(wrong))):
+            link.parse_up(raw[4:])
+
+
 def test_samples_cover_all_frames() -> None:
     frames = {
         c for c in vars(link).values() if isinstance(c, type) and issubclass(c, Wire) and "type" in c.model_fields
