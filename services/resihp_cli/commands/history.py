@@ -11,7 +11,7 @@ from resihp_cli.commands.running import run as run_loop
 from resihp_cli.commands.stored import database_url, reading
 from resihp_cli.errors import CliError
 from resihp_cli.view.export import as_csv, as_markdown
-from resihp_cli.view.tables import PHASES, cause, history_table
+from resihp_cli.view.tables import PHASES, cause, clock, history_table
 from resihp_gateway.models import EventView, IncidentView, PlanView, ReconfigurationView
 from resihp_gateway.wording import describe, milliseconds, predicted_rate, size, went_back
 from resihp_store import queries
@@ -64,11 +64,11 @@ async def _history(url: str, wanted: str | None, form: str, job: str | None) -> 
     elif wanted is not None:
         _print_one(console, changes[0], incidents)
     else:
-        console.print(history_table(changes, incidents))
+        console.print(history_table(changes, incidents, console.width))
         _print_open(console, changes, incidents)
     if wanted is None:
         for event in sorted((e for found in beside.values() for e in found), key=lambda e: e.sequence):
-            console.print(f"{event.occurred_at:%H:%M:%S}  {describe(EventView.model_validate(event))}")
+            console.print(f"{clock(event.occurred_at)}  {describe(EventView.model_validate(event))}")
     return 0
 
 
@@ -100,7 +100,7 @@ def _print_open(console: Console, changes: list[ReconfigurationView], incidents:
     answered = {r.incident_id for r in changes}
     for incident in incidents:
         if incident.id not in answered:
-            console.print(f"{incident.opened_at:%H:%M:%S}  {cause(incident)}: no change of plan followed")
+            console.print(f"{clock(incident.opened_at)}  {cause(incident)}: no change of plan followed")
 
 
 def _print_one(console: Console, r: ReconfigurationView, incidents: list[IncidentView]) -> None:

@@ -13,6 +13,7 @@ from resihp_cli.client import GatewayClient
 from resihp_cli.commands.locate import gateway_url
 from resihp_cli.commands.running import run as run_loop
 from resihp_cli.errors import CliError
+from resihp_cli.view.tables import clock
 from resihp_gateway.models import ControlView
 from resihp_messages.thresholds import THRESHOLDS
 
@@ -64,7 +65,7 @@ async def _control(url: str, job: str, as_json: bool) -> int:
 
 def control_text(job: str, found: ControlView) -> Group:
     """For people."""
-    until = f"until {found.held_until:%H:%M:%S} UTC" if found.held_until else "until `resihp resume`"
+    until = f"until {clock(found.held_until)}" if found.held_until else "until `resihp resume`"
     lines = [f"{job}: mode {found.mode}"]
     if found.held:
         lines.append(f"held {until}: no change that can wait is made")

@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from resihp_cli.view.tables import device_table
+from resihp_cli.view.tables import clock, device_table
 from resihp_cli.watch import JobWatch
 from resihp_gateway.models import EventView, IterationView
 from resihp_gateway.wording import ALARMS, GOOD, SECONDARY, describe, names
@@ -67,7 +67,7 @@ class LiveView:
         for event in shown:
             style = "red" if event.name in ALARMS else "green" if event.name in GOOD else ""
             table.add_row(
-                Text(f"{event.occurred_at.astimezone():%H:%M:%S}", style="dim"),
+                Text(clock(event.occurred_at), style="dim"),
                 Text(describe(event, known), style=style),
             )
         for _ in range(lines - len(shown)):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from resihp_cli.view.tables import clock
 from resihp_cli.watch import JobWatch
 from resihp_gateway.models import EventView, IterationView
 from resihp_gateway.wording import SECONDARY, describe, names
@@ -34,7 +35,7 @@ class PlainView:
 
     def on_event(self, event: EventView) -> None:
         if event.name not in SECONDARY:
-            self.note(f"  {event.occurred_at.astimezone():%H:%M:%S}  {describe(event, names(self._watch.devices))}")
+            self.note(f"  {clock(event.occurred_at)}  {describe(event, names(self._watch.devices))}")
 
     def on_iterations(self, new: list[IterationView]) -> None:
         job, now = self._watch.job, self._clock()

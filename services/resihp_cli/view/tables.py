@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +18,8 @@ STATE_STYLE = {
     "standby": "cyan",
     "returning": "yellow",
 }
+WIDE = 140
+"""Columns from which on a line of the history holds all phases of its change."""
 PHASES = ("detect", "plan", "abort", "rebuild", "move", "redo", "total")
 
 
@@ -70,27 +73,36 @@ def _progress(job: JobView) -> str:
     return f"{job.committed}/{job.iterations}" if not job.endless else str(job.committed)
 
 
-def history_table(reconfigurations: Sequence[ReconfigurationView], incidents: Sequence[IncidentView]) -> Table:
-    """`# · time · cause · old -> new · phases · total · status`, oldest first."""
+def history_table(
+    reconfigurations: Sequence[ReconfigurationView], incidents: Sequence[IncidentView], width: int = WIDE
+) -> Table:
+    """`id · time · cause · old -> new · status · pause · moved`, oldest first; where there is room also the phases."""
     by_id = {i.id: i for i in incidents}
+    days = {r.created_at.astimezone().date() for r in reconfigurations}
+    phases = tuple(p for p in PHASES if p != "total") if width >= WIDE else ()
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("id", "time", "cause", "change", "status"):
-        table.add_column(column, overflow="fold")
-    for phase in PHASES:
-        table.add_column(phase, justify="right")
-    table.add_column("moved", justify="right")
+        table.add_column(column, no_wrap=column not in ("cause", "change"))
+    for number in (*phases, "pause", "moved"):
+        table.add_column(number, justify="right", no_wrap=True)
     for r in reconfigurations:
         incident = by_id.get(r.incident_id or "")
         table.add_row(
             r.id[:8],
-            f"{r.created_at:%H:%M:%S}",
+            clock(r.created_at, dated=len(days) > 1),
             cause(incident) if incident else r.reason,
             r.difference or "-",
             r.status,
-            *(milliseconds(r.phases_s.get(p)) for p in PHASES),
+            *(milliseconds(r.phases_s.get(p)) for p in phases),
+            milliseconds(r.pause_s),
             size(r.bytes_moved),
         )
     return table
+
+
+def clock(at: datetime, *, dated: bool = False) -> str:
+    """Time of day as on the wall of whoever reads it, in every view of the terminal; files and messages have UTC."""
+    return f"{at.astimezone():{'%m-%d ' if dated else ''}%H:%M:%S}"
 
 
 WHAT = {

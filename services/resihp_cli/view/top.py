@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from resihp_cli.view.tables import cause
+from resihp_cli.view.tables import cause, clock
 from resihp_gateway.models import IncidentView, ReconfigurationView
 from resihp_gateway.wording import milliseconds
 
@@ -168,4 +168,4 @@ def _changes(picture: Picture) -> RenderableType:
 
 
 def _clock(at: datetime) -> Text:
-    return Text(f"{at.astimezone():%H:%M:%S}", style="dim")
+    return Text(clock(at), style="dim")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from resihp_cli.outcome import judge
 from resihp_cli.view.live import LiveView, headline
 from resihp_cli.view.plain import PlainView
 from resihp_cli.view.report import print_report
-from resihp_cli.view.tables import device_table, history_table
+from resihp_cli.view.tables import clock, device_table, history_table
 from resihp_cli.watch import JobWatch
 from resihp_cli.worker_probe import WorkerProbe
 from resihp_gateway.models import (
@@ -165,6 +167,32 @@ def test_history_table() -> None:
     )
     for words in ("rank 3 stopped", "R1.S0 TP 2 -> 1", "applied", "600 ms", "4 ms"):
         assert words in shown
+
+
+def test_history_table_fits_a_terminal_of_80_columns() -> None:
+    """What is read first stays on one line; words wrap."""
+    values = {"incident_id": "i1", "difference": "R0.S1 TP 2 -> 1; micro-batches 4+4 -> 3+5"}
+    changes = [
+        reconfiguration("demo", id=f"c02af31e{k}", created_at=NOON + timedelta(days=k), **values) for k in (0, 1)
+    ]
+    views = [ReconfigurationView.model_validate(change) for change in changes]
+    shown = text(history_table(views, [IncidentView.model_validate(incident("demo"))], 80), 80)
+    assert shown.count("c02af31e  ") == 2
+    assert "detect" not in shown
+    for k in range(2):
+        assert clock(NOON + timedelta(days=k), dated=True) in shown  # of two days: with the date
+
+
+def test_the_terminal_shows_the_time_of_whoever_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = datetime(2026, 5, 4, 23, 30, 15, tzinfo=UTC)
+    try:
+        monkeypatch.setenv("TZ", "JST-9")
+        time.tzset()
+        assert clock(at) == "08:30:15"
+        assert clock(at, dated=True) == "05-05 08:30:15"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_report_tells_phases_and_proof() -> None:
