@@ -32,7 +32,7 @@ from resihp_trainer.reference import corpus_of, model_of
 from resihp_trainer.trials.trainer_job import TrainerJob
 from resihp_trainer.trials.zygote_client import ZygoteClient
 
-ITERATIONS_PER_PLAN = 3
+ITERATIONS_PER_PLAN = 2
 """Measured ones, after the first of the plan, which contains the change. What else runs on the machine can only make
 them longer, so the one that counts is the shortest against its prediction."""
 PLAN_LIMIT_S = 120.0
@@ -169,14 +169,15 @@ def measure(cases: Mapping[int, Case], note: Callable[[int, Mapping[int, float]]
 
 
 def _measure(job: TrainerJob, cases: Mapping[int, Case], note: Callable[[int, Mapping[int, float]], None]) -> None:
-    """The next plan is sent when the first iteration of a plan that counts is over: it takes two more to get there."""
+    """The next plan is sent when the first iteration of a plan, which does not count, is over: ranks look for it when
+    they begin one, so it takes two more to get there."""
     plans = [case.plan.with_epoch(epoch) for epoch, case in enumerate(cases.values(), start=1)]
     job.install(plans[0], "initial")
     for (number, case), plan, following in zip(cases.items(), plans, [*plans[1:], None], strict=True):
         job.wait(lambda: job.is_installed(plan), f"epoch {plan.epoch}", PLAN_LIMIT_S)  # noqa: B023  (called at once)
         for rank in range(8):
             job.send([rank], SetSpeed(factor=case.health.get(rank, 1.0)))
-        job.wait(lambda: bool(_whole(job, plan.epoch)), f"an iteration of epoch {plan.epoch}", PLAN_LIMIT_S)  # noqa: B023
+        job.wait(lambda: _is_begun(job, plan.epoch), f"an iteration of epoch {plan.epoch}", PLAN_LIMIT_S)  # noqa: B023
         if following is not None:
             job.install(following, "planned")
             job.wait(lambda: job.is_installed(following), f"epoch {following.epoch}", PLAN_LIMIT_S)  # noqa: B023
@@ -189,6 +190,11 @@ def _measure(job: TrainerJob, cases: Mapping[int, Case], note: Callable[[int, Ma
         shown = ", ".join(f"{s:.3f}" for s in seconds.values())
         print(f"{number}: {describe_plan(case.plan)}: {shown} s", flush=True)
         note(number, seconds)
+
+
+def _is_begun(job: TrainerJob, epoch: int) -> bool:
+    """Whether all ranks have reported its first iteration."""
+    return sum(f.first_of_epoch for _, f in job.all(IterationCommitted, epoch)) == 8
 
 
 def _whole(job: TrainerJob, epoch: int) -> dict[int, float]:
