@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-
-from resihp_store.records import IterationRecord
+from typing import Protocol
 
 SEEN = 64
 """Newest iterations that are looked at."""
@@ -14,10 +13,19 @@ NEWEST = 8
 FEWEST = 3
 
 
-def settled_rate(rows: Sequence[IterationRecord]) -> float | None:
+class Iteration(Protocol):
+    """What is needed of one, wherever it was read."""
+
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def step_s(self) -> float | None: ...
+
+
+def settled_rate(rows: Sequence[Iteration]) -> float | None:
     """Median tokens/s of an epoch's newest iterations, without its first (which warms up, or was redone).
 
     None before there are enough of them.
     """
-    rates = [row.tokens_per_s for row in rows[1:] if row.step_s > 0.0][-NEWEST:]
+    rates = [row.tokens / row.step_s for row in rows[1:] if row.step_s][-NEWEST:]
     return median(rates) if len(rates) >= FEWEST else None

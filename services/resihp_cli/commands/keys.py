@@ -34,8 +34,11 @@ def run_init(
 def run_list(folder: Path) -> int:
     """Names and public keys. Raises `CliError`."""
     try:
-        for name, public in KeyFolder(folder).public_keys().items():
+        known = KeyFolder(folder).public_keys()
+        for name, public in known.items():
             print(f"{name:<24} {public}")
+        if not known:
+            print(f"no key in {folder}: `resihp keys init` makes them")
     except KeysError as error:
         raise CliError(str(error)) from error
     return 0

@@ -26,8 +26,11 @@ def run_create(name: str, role: str, file: Path) -> int:
 
 def run_list(file: Path) -> int:
     try:
-        for entry in TokenFile(file).read():
+        known = list(TokenFile(file).read())
+        for entry in known:
             print(f"{entry.name:<24} {entry.role:<8} {entry.created_at}")
+        if not known:
+            print(f"no token in {file}: create one with `resihp token create NAME`")
     except ValueError as error:
         raise CliError(str(error)) from error
     return 0

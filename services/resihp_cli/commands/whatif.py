@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,11 +16,13 @@ from resihp_cli.client import GatewayClient
 from resihp_cli.commands.locate import gateway_url, pick_job
 from resihp_cli.commands.running import run as run_loop
 from resihp_cli.errors import CliError
+from resihp_gateway.whatif import paced
 from resihp_gateway.wording import size
 from resihp_messages import JobSpec
 from resihp_plan import Cluster, CostModel, Device, InvalidPlan, ModelSpec, ParallelPlan, Schedule, Workload, validate
 from resihp_plan.planner import Assumptions, Infeasible, Price, plan_initial
-from resihp_plan.planner.whatif import WhatIf, what_if
+from resihp_plan.planner.whatif import what_if
+from resihp_store.pace import SEEN, settled_rate
 
 
 def run_whatif(
@@ -40,9 +43,9 @@ def run_whatif(
     links = {r: f for text in slow_link for r, f in [_ratio(text, "--slow-link")]}
     faults = parse_faults(kill, slow, required=not links)
     if file is not None:
-        spec, plan, cluster = job_file.load(file), None, None
+        spec, plan, cluster, achieved = job_file.load(file), None, None, None
     else:
-        spec, plan, cluster = run_loop(_live(gateway_url(url), job))
+        spec, plan, cluster, achieved = run_loop(_live(gateway_url(url), job))
     cluster = cluster or Cluster.of(spec.parallel.num_devices)
     model = ModelSpec(**spec.model.model_dump())
     workload = Workload.typical(spec.batch.micro_batches, spec.batch.tokens_per_micro_batch)
@@ -70,10 +73,13 @@ def run_whatif(
         raise CliError(f"plan: {error}") from error
     except (Infeasible, ValueError) as error:
         raise CliError(str(error)) from error
+    told = {"predicted_by": "nominal", **found.to_dict()}
+    if achieved:
+        told = {**paced(told, achieved / found.now), "predicted_by": "pace"}
     if as_json:
-        print(json.dumps({"job": spec.name, "faults": {str(r): p for r, p in faults.items()}, **found.to_dict()}))
+        print(json.dumps({"job": spec.name, "faults": {str(r): p for r, p in faults.items()}, **told}))
     else:
-        _print(spec.name, found)
+        print_answer(spec.name, told)
     return 0
 
 
@@ -98,33 +104,40 @@ def _ratio(text: str, option: str) -> tuple[int, float]:
     return found
 
 
-async def _live(url: str, job: str | None) -> tuple[JobSpec, ParallelPlan | None, Cluster | None]:
+async def _live(url: str, job: str | None) -> tuple[JobSpec, ParallelPlan | None, Cluster | None, float | None]:
+    """With the tokens/s that the job achieves under its plan, once that is known."""
     async with GatewayClient(url) as client:
         found = await pick_job(client, job)
         plans = [p for p in await client.plans(found.job) if p.epoch <= found.epoch]
         devices = await client.devices(found.job)
+        newest = await client.iterations(found.job, after=max(0, found.committed - SEEN))
     spec = JobSpec.model_validate(found.spec)
     plan = ParallelPlan.from_dict(plans[-1].plan) if plans else None
     usable = set(plan.world) if plan is not None else {d.rank for d in devices}
-    return spec, plan, Cluster(tuple(Device(d.rank, d.node) for d in devices if d.rank in usable)) or None
+    cluster = Cluster(tuple(Device(d.rank, d.node) for d in devices if d.rank in usable)) or None
+    return spec, plan, cluster, settled_rate([row for row in newest if row.epoch == found.epoch])
 
 
-def _print(name: str, found: WhatIf) -> None:
+def print_answer(name: str, told: Mapping[str, Any]) -> None:
+    """For people; nothing is shown above its bound."""
     console = Console(highlight=False)
-    table = Table(box=None, pad_edge=False, header_style="dim", title=f"{name}: predicted", title_justify="left")
+    basis = "at the job's pace" if told["predicted_by"] == "pace" else "by nominal constants"
+    table = Table(
+        box=None, pad_edge=False, header_style="dim", title=f"{name}: predicted {basis}", title_justify="left"
+    )
     for column in ("", "tokens/s", "of now"):
-        table.add_column(column)
-    best = found.best
-    for what, tokens in (
-        ("now", found.now),
-        ("faults, nobody acts", found.do_nothing),
-        ("faults, best plan", best.predicted_tokens_per_s),
-        ("bound", best.bound_tokens_per_s),
-    ):
-        table.add_row(what, f"{tokens:.0f}", f"{tokens / found.now:.1%}")
+        table.add_column(column, justify="right" if column else "left")
+    now, best, bound = (told[f"{what}_tokens_per_s"] for what in ("now", "best", "bound"))
+    rows = [("now", now), ("faults, nobody acts", told["do_nothing_tokens_per_s"]), ("faults, best plan", best)]
+    if bound >= best:  # that of the plan in force: another arrangement of the same devices may beat it
+        rows.append(("bound", bound))
+    for what, tokens in rows:
+        table.add_row(what, f"{tokens:,.0f}", f"{tokens / now:.1%}")
     console.print(table)
-    console.print(f"best plan: {best.name}: {best.difference}")
-    even = "never" if found.break_even_s is None else f"after {found.break_even_s:.1f} s"
-    console.print(f"change: {best.change_s or 0.0:.2f} s without training, {size(best.bytes_moved)}; pays off {even}")
-    for alternative in best.alternatives[:5]:
-        console.print(f"  not taken: {alternative.name}: {alternative.why_lost}", style="dim")
+    decision = told["decision"]
+    console.print(f"best plan: {decision['name']}: {decision['difference']}")
+    even = "never" if told["break_even_s"] is None else f"after {told['break_even_s']:.1f} s"
+    change_s, moved = told["change_s"] or 0.0, size(told["bytes_moved"])
+    console.print(f"change: {change_s:.2f} s without training, {moved}; pays off {even}")
+    for alternative in decision["alternatives"][:5]:
+        console.print(f"  not taken: {alternative['name']}: {alternative['why_lost']}", style="dim")

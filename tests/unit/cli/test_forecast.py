@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from resihp_cli.app import app
 from resihp_cli.commands.forecast import cluster_of, model_of
-from resihp_cli.commands.whatif import parse_faults
+from resihp_cli.commands.whatif import parse_faults, print_answer
 from resihp_cli.errors import CliError
 from resihp_cli.view.picture import Curve, draw
 
@@ -40,7 +40,24 @@ def test_whatif_prints_for_people(job_file: Path) -> None:
     done = CliRunner().invoke(app, ["whatif", str(job_file), "--kill", "3"])
     assert done.exit_code == 0, done.output
     assert "nobody acts" in done.output
+    assert "predicted by nominal constants" in done.output  # nobody has measured a described job
     assert "best plan:" in done.output
+
+
+@pytest.mark.parametrize(("bound", "is_shown"), [(900.0, True), (790.0, False)])
+def test_whatif_shows_no_plan_above_its_bound(bound: float, is_shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bound is that of the plan in force: another arrangement of the same devices may beat it."""
+    rates = {"now": 1000.0, "do_nothing": 0.0, "best": 800.0, "bound": bound}
+    decision = {"name": "swap", "difference": "R0", "alternatives": []}
+    told = {f"{what}_tokens_per_s": rate for what, rate in rates.items()}
+    print_answer(
+        "j",
+        {**told, "predicted_by": "pace", "change_s": 2.0, "bytes_moved": 9, "break_even_s": None, "decision": decision},
+    )
+    shown = capsys.readouterr().out
+    assert "at the job's pace" in shown
+    assert "80.0%" in shown
+    assert ("bound" in shown) is is_shown
 
 
 def test_whatif_knows_slow_links_and_other_schedules(job_file: Path) -> None:

@@ -115,6 +115,10 @@ def test_notify_test_says_what_each_receiver_answered(tmp_path: Path, capsys: py
 
 def test_tokens_are_made_listed_and_revoked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = ["--file", str(tmp_path / "tokens.json")]
+    assert main(["token", "list", *file]) == 0
+    assert "no token in" in capsys.readouterr().out
+    assert main(["keys", "list", "--dir", str(tmp_path)]) == 0
+    assert "`resihp keys init` makes them" in capsys.readouterr().out
     assert main(["token", "create", "alice", "--role", "operate", *file]) == 0
     token = capsys.readouterr().out.strip()
     assert token.startswith("rhp_")
