@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from resihp_gateway.decision_view import DecisionView
 from resihp_gateway.models import IncidentView, IterationView
-from resihp_gateway.routes.decisions import DecisionView
 from resihp_messages import JobSpec, ScriptedFault
 
 KINDS = {

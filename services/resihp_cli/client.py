@@ -15,6 +15,7 @@ import httpx
 from pydantic import BaseModel, TypeAdapter
 
 from resihp_cli.errors import CliError
+from resihp_gateway.decision_view import DecisionView
 from resihp_gateway.models import (
     Accepted,
     ControlView,
@@ -26,7 +27,6 @@ from resihp_gateway.models import (
     PlanView,
     ReconfigurationView,
 )
-from resihp_gateway.routes.decisions import DecisionView
 from resihp_messages import JobSpec
 
 PREFIX = "/api/v1"

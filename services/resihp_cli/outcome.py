@@ -12,8 +12,8 @@ from typing import Any
 
 from resihp_cli import adaptation
 from resihp_cli.worker_probe import WorkerProbe
+from resihp_gateway.decision_view import DecisionView
 from resihp_gateway.models import DeviceView, IncidentView, IterationView, JobView, PlanView, ReconfigurationView
-from resihp_gateway.routes.decisions import DecisionView
 from resihp_messages import JobSpec
 
 PARITY_LIMIT = {"float64": 1e-9, "float32": 1e-3}

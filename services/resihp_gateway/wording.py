@@ -48,8 +48,8 @@ def size(size_bytes: int | None) -> str:
     if size_bytes is None:
         return "-"
     amount = float(size_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000 or unit == "GB":
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if amount < 1000 or unit == "TB":
             break
         amount /= 1000
     return f"{amount:.3g} {unit}"

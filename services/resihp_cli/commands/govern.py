@@ -13,7 +13,7 @@ from resihp_cli.client import GatewayClient
 from resihp_cli.commands.locate import gateway_url
 from resihp_cli.commands.running import run as run_loop
 from resihp_cli.errors import CliError
-from resihp_gateway.routes.decisions import DecisionView
+from resihp_gateway.decision_view import DecisionView
 
 MODES = ("act", "advise", "off")
 

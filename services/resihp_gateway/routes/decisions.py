@@ -2,53 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
 
 from resihp_gateway.context import GatewayDep
-from resihp_gateway.models import Document, Json, Number
+from resihp_gateway.decision_view import DecisionView
 from resihp_gateway.problems import READ_PROBLEMS
 from resihp_gateway.routes.jobs import JobName
 from resihp_store import DecisionOutcome, decisions, history
 
 router = APIRouter(tags=["history"], responses=READ_PROBLEMS)
-
-
-class DecisionView(BaseModel):
-    """One question that was weighed."""
-
-    model_config = ConfigDict(frozen=True, from_attributes=True, extra="ignore")
-
-    id: str
-    job: str
-    incident_id: str | None = None
-    reconfiguration_id: str | None = None
-    """The change that followed."""
-    trigger: str
-    question: Document = Field(default_factory=dict)
-    """`speeds` (rank -> p), `alive`, `old_epoch`, `horizon_s`."""
-    action: str
-    """act, advise, wait, stay; repair: the answer to a loss."""
-    outcome: str
-    """open, acted, approved, vetoed, superseded, settled."""
-    reason: str
-    difference: str = ""
-    plan: Json = None
-    alternatives: Json = None
-    predicted_tokens_per_s: Number = None
-    stay_tokens_per_s: Number = None
-    """With the plan in force at the same speeds."""
-    bound_tokens_per_s: Number = None
-    achieved_tokens_per_s: Number = None
-    """Median of the iterations after the change that followed."""
-    planning_s: float
-    again_at: datetime | None = None
-    note: str = ""
-    created_at: datetime
-    closed_at: datetime | None = None
 
 
 @router.get("/jobs/{job}/decisions")

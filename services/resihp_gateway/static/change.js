@@ -83,7 +83,7 @@ function PlanDiff({ id, version }) {
   </figure>`;
 }
 
-const Figure = ({ name, value, hint }) => html`<div title=${hint}><dt>${name}</dt><dd>${value}</dd></div>`;
+const Figure = ({ name, value, hint }) => html`<div><dt>${name}</dt><dd>${value}<small>${hint}</small></dd></div>`;
 const prefixed = (value, name) => Object.fromEntries(Object.entries(value ?? {}).map(([k, v]) => [`${name}.${k}`, v]));
 
 export function Facts({ facts }) {

@@ -98,7 +98,7 @@ export function size(bytes) {
   if (bytes === null || bytes === undefined) return "–";
   let value = bytes;
   for (const unit of ["B", "kB", "MB", "GB", "TB"]) {
-    if (value < 1000 || unit === "TB") return `${trim(value)} ${unit}`;
+    if (value < 1000 || unit === "TB") return `${unit === "B" ? value : trim(value)} ${unit}`;
     value /= 1000;
   }
 }

@@ -83,6 +83,7 @@ async def test_from_a_slow_device_to_its_change_of_plan_and_what_if(tmp_path: Pa
         await drawing.locator("line.moved").wait_for(state="attached")
         assert await page.locator(".timeline li").count() == 5
         assert "the group waits for its slowest member" in await text(page, "article.change")
+        assert "by constants measured on this job" in await text(page, ".figures")  # readable without a mouse
 
         await page.get_by_role("link", name="History").click()
         await page.locator(".changes tbody tr").nth(2).wait_for()

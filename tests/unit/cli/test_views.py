@@ -114,7 +114,7 @@ def test_failed_proof_is_shouted() -> None:
 
 def test_units() -> None:
     assert [milliseconds(v) for v in (None, 0.00312, 0.42, 1.236)] == ["-", "3.12 ms", "420 ms", "1.24 s"]
-    assert [size(v) for v in (None, 12, 1500, 2_500_000, 3 * 10**12)] == ["-", "12 B", "1.5 kB", "2.5 MB", "3e+03 GB"]
+    assert [size(v) for v in (None, 12, 1500, 2_500_000, 3 * 10**12)] == ["-", "12 B", "1.5 kB", "2.5 MB", "3 TB"]
     assert [exit_reason(c) for c in (None, 1, -15, -200)] == [
         "ended, exit code unknown",
         "ended with exit code 1",
