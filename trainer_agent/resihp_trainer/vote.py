@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +16,7 @@ _FIELDS = 11
 """ok, norm^2, tokens, loss, ahead, ahead^2, copies, files, seconds, order, order^2; then one count per document."""
 
 
-@dataclass(frozen=True)
-class Ballot:
+class Ballot(NamedTuple):
     """What one rank puts in. Loss and tokens come from one rank per replica, so that the sums count each once."""
 
     ok: bool
@@ -47,8 +46,7 @@ class Ballot:
         return torch.tensor((self.ok, self.norm_sq, self.tokens, self.loss, *votes, *counts), dtype=torch.float64)
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The result of the vote of `iteration`. `refusal` is empty if the iteration is committed."""
 
     iteration: int

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given
@@ -45,7 +43,7 @@ def test_a_good_vote() -> None:
     ],
 )
 def test_refusals(change: dict[str, object], refusal: str) -> None:
-    assert refusal in outcome(replace(TWO[0], **change), TWO[1]).refusal  # type: ignore[arg-type]
+    assert refusal in outcome(TWO[0]._replace(**change), TWO[1]).refusal  # type: ignore[arg-type]
 
 
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=40), st.integers(0, 2**31))
@@ -64,5 +62,5 @@ def test_unanimity_is_exact_for_large_worlds() -> None:
 
 
 def test_whether_copies_and_files_are_complete_everywhere() -> None:
-    found = outcome(replace(TWO[0], copies=1, files=1), replace(TWO[1], copies=1))
+    found = outcome(TWO[0]._replace(copies=1, files=1), TWO[1]._replace(copies=1))
     assert (found.copies, found.files) == (2, 1)
