@@ -242,12 +242,17 @@ class _Planning:
             predicted_tokens_per_s=self.space.workload.tokens / c.step_s,
             bytes_moved=self.bytes_moved(c),
             difference=describe_change(self.plan, c.plan),
-            why_lost=(
-                f"{1 - c.tokens / best.tokens:.1%} fewer tokens within {self.price.horizon_s:g} s "
-                f"({c.step_s / best.step_s - 1:+.1%} time per step, {c.change_s:.2f} s to change)"
-                if best.tokens
-                else f"takes {c.change_s:.2f} s, longer than the horizon"
-            ),
+            why_lost=self._why_lost(c, best),
+        )
+
+    def _why_lost(self, c: _Candidate, best: _Candidate) -> str:
+        if not best.tokens:
+            return f"takes {c.change_s:.2f} s, longer than the horizon"
+        fewer = 1 - c.tokens / best.tokens
+        what = f"{fewer:.1%} fewer tokens" if fewer >= CLOSE else "no more tokens that count"
+        return (
+            f"{what} within {self.price.horizon_s:g} s "
+            f"({c.step_s / best.step_s - 1:+.1%} time per step, {c.change_s:.2f} s to change)"
         )
 
 

@@ -73,7 +73,7 @@ def run_whatif(
         raise CliError(f"plan: {error}") from error
     except (Infeasible, ValueError) as error:
         raise CliError(str(error)) from error
-    told = {"predicted_by": "nominal", **found.to_dict()}
+    told = {"predicted_by": "nominal", "shares_cores": spec.shares_cores, **found.to_dict()}
     if achieved:
         told = {**paced(told, achieved / found.now), "predicted_by": "pace"}
     if as_json:
@@ -134,6 +134,8 @@ def print_answer(name: str, told: Mapping[str, Any]) -> None:
     for what, tokens in rows:
         table.add_row(what, f"{tokens:,.0f}", f"{tokens / now:.1%}")
     console.print(table)
+    if told["shares_cores"]:
+        console.print("as if each worker had a device of its own: here they share processors", style="dim")
     decision = told["decision"]
     console.print(f"best plan: {decision['name']}: {decision['difference']}")
     even = "never" if told["break_even_s"] is None else f"after {told['break_even_s']:.1f} s"

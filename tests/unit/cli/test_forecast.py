@@ -52,11 +52,20 @@ def test_whatif_shows_no_plan_above_its_bound(bound: float, is_shown: bool, caps
     told = {f"{what}_tokens_per_s": rate for what, rate in rates.items()}
     print_answer(
         "j",
-        {**told, "predicted_by": "pace", "change_s": 2.0, "bytes_moved": 9, "break_even_s": None, "decision": decision},
+        {
+            **told,
+            "predicted_by": "pace",
+            "shares_cores": True,
+            "change_s": 2.0,
+            "bytes_moved": 9,
+            "break_even_s": None,
+            "decision": decision,
+        },
     )
     shown = capsys.readouterr().out
     assert "at the job's pace" in shown
     assert "80.0%" in shown
+    assert "as if each worker had a device of its own" in shown
     assert ("bound" in shown) is is_shown
 
 
