@@ -62,6 +62,12 @@ def predicted_rate(change: ReconfigurationView, unit: str = " tokens/s") -> str:
     return f"{change.predicted_tokens_per_s:,.0f}{unit} {BASIS.get(change.predicted_by, '')}".rstrip()
 
 
+def signed(ratio: float, digits: int = 1) -> str:
+    """`+5.0%`, `-0.3%`, `0.0%`: a difference that rounds to nothing has no sign."""
+    text = f"{ratio:+.{digits}%}"
+    return text if any(c in text for c in "123456789") else text[1:]
+
+
 def exit_reason(code: int | None) -> str:
     """`killed by SIGKILL`, `exit code 1`."""
     if code is None:

@@ -59,7 +59,9 @@ async def _best(asked: Steered, usable: frozenset[int]) -> Choice | NoPlan:
     term, situation = asked.term, asked.situation
     async with term.store.read() as connection:
         left_s = await pricing.left_s(connection, situation)
-    question = pricing.question_of(situation, asked.control, alive=usable, speeds=situation.speeds, left_s=left_s)
+    question = pricing.question_of(
+        situation, asked.control, alive=usable, speeds=situation.speeds, left_s=left_s, observed=asked.observed
+    )
     deadline_s = term.settings.plan_deadline_s / 2
     answer = await term.solver.ask(question, deadline_s)
     if answer is None:

@@ -216,7 +216,7 @@ class JobPlanning:
             plan=decision.plan,
             reason=(
                 f"{decision.name}: predicted {predicted:.0f} tokens/s{by} ({of_bound}), "
-                f"{decision.bytes_moved} bytes to move"
+                f"{decision.bytes_moved / 1e6:.1f} MB to move"
             ),
             difference=decision.difference,
             predicted_tokens_per_s=predicted,

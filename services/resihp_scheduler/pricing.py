@@ -30,8 +30,8 @@ def question_of(
     alive: frozenset[int],
     speeds: Mapping[int, float],
     left_s: float,
+    observed: Observed | None,
     age_s: float = 0.0,
-    observed: Observed | None = None,
 ) -> Question:
     """The question for these devices. `left_s`: until the job ends; `age_s`: how long the slowness has lasted."""
     rest_s = COMPUTE.remaining_s(age_s) if speeds else REPAIR_S

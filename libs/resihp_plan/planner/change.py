@@ -226,7 +226,7 @@ class _Planning:
             alternatives=tuple(self._alternative(c, best) for c in others.values()),
             reason=(
                 f"{best.name}: predicted {tokens / best.step_s:.0f} tokens/s ({tokens / best.step_s / bound:.1%} of "
-                f"the bound), {self.bytes_moved(best)} bytes to move, {best.change_s:.2f} s without training"
+                f"the bound), {self.bytes_moved(best) / 1e6:.1f} MB to move, {best.change_s:.2f} s without training"
             ),
             difference=describe_change(self.plan, best.plan),
             bytes_moved=self.bytes_moved(best),

@@ -218,7 +218,8 @@ class _Scorer:
         slower = x.step_s / chosen.step_s - 1
         moved = self._bytes.get(x)
         if moved is not None and slower <= TOLERANCE:
-            why = f"about as fast ({slower:+.1%} time), moves {moved} bytes instead of {self.bytes_moved(chosen)}"
+            less = self.bytes_moved(chosen)
+            why = f"about as fast ({slower:+.1%} time), moves {moved / 1e6:.1f} MB instead of {less / 1e6:.1f}"
         else:
             why = f"{slower:.1%} more time per step"
         return Alternative(
@@ -235,7 +236,7 @@ class _Scorer:
         what = f"lost ranks {', '.join(map(str, lost))}" if lost else "no rank lost"
         return (
             f"{what}: {chosen.name}, predicted {self.search.workload.tokens / chosen.step_s:.0f} tokens/s, "
-            f"{self.bytes_moved(chosen)} bytes to move"
+            f"{self.bytes_moved(chosen) / 1e6:.1f} MB to move"
         )
 
 

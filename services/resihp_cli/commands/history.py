@@ -13,7 +13,7 @@ from resihp_cli.errors import CliError
 from resihp_cli.view.export import as_csv, as_markdown
 from resihp_cli.view.tables import PHASES, cause, clock, history_table
 from resihp_gateway.models import EventView, IncidentView, PlanView, ReconfigurationView
-from resihp_gateway.wording import describe, milliseconds, predicted_rate, size, went_back
+from resihp_gateway.wording import describe, milliseconds, predicted_rate, signed, size, went_back
 from resihp_store import queries
 
 BESIDE = {"evaluations": "EvaluationFinished", "failed_checkpoints": "CheckpointFailed"}
@@ -118,7 +118,7 @@ def _print_one(console: Console, r: ReconfigurationView, incidents: list[Inciden
     if r.state_source != "live":
         console.print(f"went back {went_back(r.lost_iterations, r.state_source)}")
     if r.predicted_tokens_per_s is not None:
-        error = f" ({r.prediction_error:+.0%})" if r.prediction_error is not None else ""
+        error = f" ({signed(r.prediction_error, 0)})" if r.prediction_error is not None else ""
         achieved = f"{r.achieved_tokens_per_s:,.0f}" if r.achieved_tokens_per_s else "-"
         console.print(f"tokens/s  predicted {predicted_rate(r, '')}, achieved {achieved}{error}")
     for name, ok in r.proof.items():

@@ -11,7 +11,7 @@ from typing import Any
 from resihp_cli.view.report import PHASE_MEANING
 from resihp_cli.view.tables import cause
 from resihp_gateway.models import JobView, ReconfigurationDetail
-from resihp_gateway.wording import milliseconds, predicted_rate, size, went_back
+from resihp_gateway.wording import milliseconds, predicted_rate, signed, size, went_back
 
 Row = tuple[str, ...]
 _STYLE = """
@@ -75,7 +75,7 @@ def _cost(page: Page) -> Iterator[Row]:
     if c.state_source != "live":
         yield "went back", went_back(c.lost_iterations, c.state_source)
     yield "predicted throughput", predicted_rate(c)
-    error = f" ({c.prediction_error:+.1%} against predicted)" if c.prediction_error is not None else ""
+    error = f" ({signed(c.prediction_error)} against predicted)" if c.prediction_error is not None else ""
     yield "achieved throughput", _rate(c.achieved_tokens_per_s) + error
     yield "bound (healthy throughput x device speed left, predicted)", _rate(c.bound_tokens_per_s)
     if page.first_iteration is not None:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from resihp_cli.view.tables import cause, clock
 from resihp_gateway.models import IncidentView, ReconfigurationView
-from resihp_gateway.wording import milliseconds
+from resihp_gateway.wording import milliseconds, signed
 
 BANDS = (
     ("healthy", "blue", "■"),
@@ -161,7 +161,7 @@ def _changes(picture: Picture) -> RenderableType:
         return Text("no plan yet", style="dim")
     table = Table.grid(padding=(0, 2))
     for c in changes:
-        error = f"{c.prediction_error:+.1%}" if c.prediction_error is not None else "-"
+        error = signed(c.prediction_error) if c.prediction_error is not None else "-"
         change = c.difference or ("first plan" if c.mode == "initial" else "same layout")
         table.add_row(_clock(c.created_at), c.id[:8], c.status, change, milliseconds(c.pause_s), error)
     return table

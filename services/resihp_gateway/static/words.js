@@ -104,7 +104,7 @@ export function size(bytes) {
 }
 export const percent = (part, whole) => (part && whole ? `${((100 * part) / whole).toFixed(0)} %` : "–");
 export function signed(ratio) {
-  return ratio === null || ratio === undefined ? "–" : `${ratio >= 0 ? "+" : "−"}${Math.abs(100 * ratio).toFixed(1)} %`;
+  return ratio === null || ratio === undefined ? "–" : `${Math.abs(ratio) < 0.0005 ? "" : ratio > 0 ? "+" : "−"}${Math.abs(100 * ratio).toFixed(1)} %`;
 }
 /** Plan texts come with ASCII arrows. */
 export const arrows = (text) => (text ?? "").replaceAll("->", "→");

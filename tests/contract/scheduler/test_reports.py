@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import pytest
 
 from resihp_messages import Kind
+from resihp_messages.request import RequestEvict
 from resihp_store import queries
 from support.scheduler_rig import Rig
-from support.scripted_agent import declare
+from support.scripted_agent import ask, declare
 from support.waiting import wait_for
 
 
@@ -57,6 +58,8 @@ async def test_predictions_follow_what_the_job_achieves(rig: Rig) -> None:
         again = await rig.applied(3)
         assert again.predicted_by == "pace"
         assert again.predicted_tokens_per_s == pytest.approx(2048.0, rel=0.1)
+        assert (await ask(rig.bus, RequestEvict(ranks=(5,)), job="demo")).accepted
+        assert (await rig.applied(4)).predicted_by == "pace"
 
 
 async def test_reports_survive_a_change_of_leader(rig: Rig) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from resihp_gateway.models import IterationView, ReconfigurationView
 from resihp_gateway.whatif import paced
-from resihp_gateway.wording import predicted_rate
+from resihp_gateway.wording import predicted_rate, signed
 from support.store import reconfiguration
 
 
@@ -29,6 +29,11 @@ def test_a_nominal_prediction_is_not_held_against_what_was_achieved() -> None:
     assert predicted_rate(nominal, " tok/s") == "800 tok/s nominal"
     old = ReconfigurationView.model_validate(reconfiguration("demo", predicted_by="", **rates))
     assert (predicted_rate(old), old.prediction_error) == ("800 tokens/s", paced.prediction_error)
+
+
+def test_a_difference_that_rounds_to_nothing_has_no_sign() -> None:
+    assert [signed(x) for x in (-1e-9, 0.0, 0.05, -0.123)] == ["0.0%", "0.0%", "+5.0%", "-12.3%"]
+    assert signed(-0.004, 0) == "0%"
 
 
 def test_not_finite_numbers_deep_inside_become_null() -> None:
