@@ -1,6 +1,6 @@
 """What the hooks of an attached job cost: steps of one DDP process with and without them, in turns.
 
-    python -m benchmarks.attach_overhead [--pairs 400]
+    python -m benchmarks.attach_overhead [--rounds 2000] [--seconds 240]
 
 The same process takes both kinds of steps, so that what else the machine does meets both alike. In the agent's place,
 this process reads what the client sends.
@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.attach_overhead_steps import KINDS
 from benchmarks.report import machine, table, write
 from resihp_attach import place, stuck
 
@@ -36,43 +37,45 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return medians[RESAMPLES // 40], medians[-RESAMPLES // 40]
 
 
-def row(name: str, pairs: Sequence[tuple[float, float]]) -> list[str]:
-    """Of one clock: medians, and what a step with hooks takes more, as a share of one without."""
-    off, on = (statistics.median(side) for side in zip(*pairs, strict=True))
-    more = [b - a for a, b in pairs]
-    low, high = (x / off for x in interval(more))
-    share = statistics.median(more) / off
+def row(clock: str, rounds: Sequence[tuple[float, float, float]], kind: int) -> list[str]:
+    """Of one clock and kind of step (`attach_overhead_steps.KINDS`), against the plain steps of the same rounds."""
+    off, other = statistics.median(r[0] for r in rounds), statistics.median(r[kind] for r in rounds)
+    more = [r[kind] / r[0] - 1 for r in rounds]
+    low, high = interval(more)
+    cells = [f"{1e3 * off:.2f}", f"{1e3 * other:.2f}", f"{100 * statistics.median(more):+.2f} %"]
     verdict = "below" if high < BOUND else "above" if low > BOUND else "no verdict on"
-    cells = [f"{1e3 * off:.2f}", f"{1e3 * on:.2f}", f"{1e3 * statistics.median(more):.3f}", f"{100 * share:.2f} %"]
-    return [name, *cells, f"{100 * low:.2f} to {100 * high:.2f} %", f"{verdict} {100 * BOUND:g} %"]
+    name = f"{clock}, {'hooks' if KINDS[kind] == 'on' else 'control: no hooks either'}"
+    return [name, *cells, f"{100 * low:+.2f} to {100 * high:+.2f} %", f"{verdict} {100 * BOUND:g} %"]
 
 
 def main() -> int:
     """Write benchmarks/results/attach_overhead.md."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=400)
-    pairs = parser.parse_args().pairs
+    parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument("--seconds", type=float, default=240.0)
+    given = parser.parse_args()
     facts = machine()
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
         path = Path(folder) / "a.sock"
         server.bind(str(path))
         server.listen()
         threading.Thread(target=_swallow, args=(server,), daemon=True).start()
-        found = _run(path, pairs)
-    alone_us = 1e6 * statistics.median(on - off for off, on in found["tiny"])
-    header = ("clock", "off, ms", "on, ms", "difference, ms", "share", "95 % interval", f"bound {100 * BOUND:g} %")
+        found = _run(path, given.rounds, given.seconds)
+    alone_us = 1e6 * statistics.median(on - off for off, _, on in found["tiny"])
+    header = ("clock, second step", "plain, ms", "second, ms", "median of ratios", "95 % interval", "bound")
+    rows = [row(clock, found[clock], kind) for clock in ("wall", "processor") for kind in (2, 1)]
     body = (
-        "One process takes steps with and without the hooks in turns (order alternating); shares are medians of paired "
-        f"differences over {pairs} pairs, intervals by bootstrap. The training thread's processor time is the one that "
-        "other load disturbs least.\n\n"
-        f"{table(header, [row('wall', found['wall']), row('processor', found['processor'])])}\n\n"
-        f"The hooks alone, around next to no work ({len(found['tiny'])} pairs, processor time): {alone_us:.0f} us per "
+        "One process takes rounds of three steps in random order: plain, plain again (the control), with hooks. Shares "
+        f"are medians of the ratios within {len(found['wall'])} rounds, intervals by bootstrap. The control tells what "
+        "the machine's noise alone would be taken for. Processor: of the training thread.\n\n"
+        f"{table(header, rows)}\n\n"
+        f"The hooks alone, around next to no work ({len(found['tiny'])} rounds, processor time): {alone_us:.0f} us per "
         f"step of two micro-batches, which is {100 * BOUND:g} % of a step of {alone_us / BOUND / 1e3:.0f} ms. "
         f"The client's own thread took {100 * found['client_share']:.2f} % of one core besides. "
         f"{found['iterations']} iterations were told, {found['dropped']} frames dropped."
     )
     facts = {**facts, "job": "one DDP process, 12 layers of width 128, 147 parameters, two micro-batches of 256 tokens"}
-    command = f"python -m benchmarks.attach_overhead --pairs {pairs}"
+    command = f"python -m benchmarks.attach_overhead --rounds {given.rounds} --seconds {given.seconds:g}"
     print(write("attach_overhead", "What watching an attached job costs", command, facts, body).read_text())
     return 0
 
@@ -84,11 +87,11 @@ def _swallow(server: socket.socket) -> None:
             pass
 
 
-def _run(path: Path, pairs: int) -> dict[str, Any]:
+def _run(path: Path, rounds: int, limit_s: float) -> dict[str, Any]:
     env = {
         **os.environ, "OMP_NUM_THREADS": "1", place.SOCKET: str(path), place.JOB: "overhead", stuck.BUFFER: "256"
     }  # fmt: skip
-    command = [sys.executable, "-m", "benchmarks.attach_overhead_steps", str(pairs)]
+    command = [sys.executable, "-m", "benchmarks.attach_overhead_steps", str(rounds), str(limit_s)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found

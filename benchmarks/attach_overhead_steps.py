@@ -1,12 +1,14 @@
 """The measured process of `benchmarks.attach_overhead`: one loop whose steps go with and without hooks, in turns.
 
-Prints JSON: pairs of seconds (off, on) by wall clock and by the training thread's processor time, and what the client's
-own thread took. The order within a pair alternates.
+A round is one step with hooks and two without (the second is the control: it tells what noise alone looks like), in an
+order drawn anew each time, so that nothing periodic meets one kind more often. Prints JSON: seconds of each kind per
+round, by wall clock and by the training thread's processor time, and what the client's own thread took.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import sys
 import threading
 import time
@@ -21,7 +23,8 @@ from torch.optim import optimizer as optimizers
 
 import resihp_attach
 
-WARMUP, TINY_PAIRS = 20, 1000
+WARMUP, TINY_ROUNDS = 20, 1000
+KINDS = ("off", "control", "on")
 
 
 class Net(nn.Module):
@@ -95,15 +98,18 @@ class Loop:
         return time.perf_counter() - begun[0], time.thread_time() - begun[1]
 
 
-def pairs(loop: Loop, count: int) -> dict[str, list[tuple[float, float]]]:
-    """Seconds without and with hooks, by clock; the order alternates."""
-    wall, processor = [], []
-    for pair in range(WARMUP + count):
-        order = (False, True) if pair % 2 else (True, False)
-        taken = {hooked: loop.step(hooked=hooked) for hooked in order}
-        if pair >= WARMUP:
-            wall.append((taken[False][0], taken[True][0]))
-            processor.append((taken[False][1], taken[True][1]))
+def rounds(loop: Loop, count: int, limit_s: float) -> dict[str, list[tuple[float, ...]]]:
+    """Seconds of each of `KINDS`, by clock; until `count` rounds or the time are over."""
+    draw, wall, processor = random.Random(0), [], []
+    end_s = time.perf_counter() + limit_s
+    for turn in range(WARMUP + count):
+        order = draw.sample(KINDS, len(KINDS))
+        taken = {kind: loop.step(hooked=kind == "on") for kind in order}
+        if turn >= WARMUP:
+            wall.append(tuple(taken[kind][0] for kind in KINDS))
+            processor.append(tuple(taken[kind][1] for kind in KINDS))
+        if time.perf_counter() > end_s:
+            break
     return {"wall": wall, "processor": processor}
 
 
@@ -114,15 +120,15 @@ def client_s() -> float:
 
 
 def main() -> None:
-    """`argv[1]`: pairs."""
+    """`argv[1]`: rounds; `argv[2]`: seconds they may take."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     torch.manual_seed(0)
     switch = Switch()
-    tiny = pairs(Loop(switch, Tiny()), TINY_PAIRS)
+    tiny = rounds(Loop(switch, Tiny()), TINY_ROUNDS, 20.0)
     loop = Loop(switch, Net())
     began_s, client_began_s = time.perf_counter(), client_s()
-    found = pairs(loop, int(sys.argv[1]))
+    found = rounds(loop, int(sys.argv[1]), float(sys.argv[2]))
     passed_s = time.perf_counter() - began_s
     share = (client_s() - client_began_s) / passed_s
     watch = resihp_attach.watch

@@ -1,9 +1,10 @@
 """One rank of `benchmarks.attach_balance`, for torchrun: a framework's loop with rows dealt by measured speeds.
 
-    python rank.py {ddp,fsdp2,hf} SPEED,SPEED,... EVERY STEPS
+    python rank.py {ddp,fsdp2,hf} SPEED,SPEED,... {even,balanced,optimum} STEPS
 
-Virtual clock: a micro-batch's forward and backward pass is padded, asleep, to `rows x UNIT_S / speed`. The speeds that
-ranks tell each other are what the client measures of that, nothing given. Rank 0 prints JSON: when iterations ended.
+Virtual clock: a micro-batch's forward and backward pass is padded, asleep, to `rows x UNIT_S / speed`. `balanced`: the
+speeds that ranks tell each other are what the client measures of that, nothing given; `optimum`: the speeds are given
+from the start. Rank 0 prints JSON: when iterations ended.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +22,9 @@ from torch import Tensor, nn
 from resihp_attach import attach, watch
 from resihp_attach.balance import BalancedBatchSampler, Speeds
 
-ROWS, UNIT_S, WIDTH = 16, 0.04, 64
+ROWS, UNIT_S, WIDTH = 16, 0.1, 64
+EVERY = 5
+"""Iterations between two gatherings of speeds."""
 
 
 class Pace:
@@ -49,7 +53,7 @@ def gather(number: float) -> list[float]:
     return [float(value) for value in everybody]
 
 
-def own_loop(framework: str, pace: Pace, every: int, steps: int) -> tuple[float, ...]:
+def own_loop(framework: str, pace: Pace, every: int, start: tuple[float, ...], steps: int) -> tuple[float, ...]:
     """DDP or FSDP2; returns the speeds that were found."""
     world, net = dist.get_world_size(), nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
     model: Any = net
@@ -61,6 +65,7 @@ def own_loop(framework: str, pace: Pace, every: int, steps: int) -> tuple[float,
         fully_shard(net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     speeds = Speeds(world, gather, every=every)
+    speeds.relative = start
     data = torch.randn(ROWS * steps, WIDTH, generator=torch.Generator().manual_seed(0))
     for part in BalancedBatchSampler(len(data), rows=ROWS, rank=dist.get_rank(), speeds=speeds):
         pace.begin(len(part))
@@ -73,7 +78,7 @@ def own_loop(framework: str, pace: Pace, every: int, steps: int) -> tuple[float,
     return speeds.relative
 
 
-def hugging_face(pace: Pace, every: int, steps: int) -> tuple[float, ...]:
+def hugging_face(pace: Pace, every: int, start: tuple[float, ...], steps: int) -> tuple[float, ...]:
     """The Trainer with its own loop and default normalisation of the loss."""
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
@@ -103,20 +108,23 @@ def hugging_face(pace: Pace, every: int, steps: int) -> tuple[float, ...]:
         callbacks=[Ends()],
     )  # fmt: skip
     speeds = balance(trainer, every=every)
+    speeds.relative = start
     trainer.train()
     return speeds.relative
 
 
 def main() -> None:
     framework, speeds = sys.argv[1], tuple(map(float, sys.argv[2].split(",")))
-    every, steps = int(sys.argv[3]), int(sys.argv[4])
+    split, steps = sys.argv[3], int(sys.argv[4])
+    every = EVERY if split == "balanced" else sys.maxsize
+    start = speeds if split == "optimum" else (1.0,) * len(speeds)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     attach()
     dist.init_process_group("gloo")
     pace = Pace(speeds[dist.get_rank()])
-    run = hugging_face if framework == "hf" else lambda *a: own_loop(framework, *a)
-    found = run(pace, every, steps)
+    run = hugging_face if framework == "hf" else partial(own_loop, framework)
+    found = run(pace, every, start, steps)
     if dist.get_rank() == 0:
         print(json.dumps({"ends": pace.ends, "speeds": found}))
     dist.barrier()
