@@ -1,4 +1,4 @@
-"""Commands about devices and rules: `resihp evict`, `readmit`, `undo`, `threshold`, `control`."""
+"""Commands about a job, its devices and rules: `resihp stop`, `evict`, `readmit`, `undo`, `threshold`, `control`."""
 
 from __future__ import annotations
 
@@ -32,6 +32,13 @@ def undo(job: JobName, url: Url = None, reason: Reason = "operator") -> None:
     raise typer.Exit(run_undo(job, url=url, reason=reason))
 
 
+def stop(job: JobName, url: Url = None, reason: Reason = "operator") -> None:
+    """Stop a job and its workers; the services go on."""
+    from resihp_cli.commands.steer import run_stop
+
+    raise typer.Exit(run_stop(job, url=url, reason=reason))
+
+
 def threshold(
     job: JobName,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Such as min_gain; `resihp control` lists them.")],
@@ -55,6 +62,7 @@ def control(
 
 
 COMMANDS = (
+    (stop, "resihp stop demo --reason 'wrong data'"),
     (evict, "resihp evict demo 5 --reason 'bad link'"),
     (readmit, "resihp readmit demo 5"),
     (undo, "resihp undo demo --reason 'slower than before'"),

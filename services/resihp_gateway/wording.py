@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from resihp_gateway.action_words import NO_REASON, asked_for, short
 from resihp_gateway.models import DeviceView, EventView, Position, ReconfigurationView
 from resihp_messages.job import ENDLESS
 
@@ -178,9 +179,14 @@ def _of(iterations: int, text: str) -> str:
     return text.format(iterations) if iterations < ENDLESS else ""
 
 
+def _requested(b: Mapping[str, Any], _: _Name) -> str:
+    why = f": {b['reason']}" if b["reason"] not in ("", NO_REASON) else ""
+    return f"{b['actor']} asks for {asked_for(b['action'], b.get('parameters', {}))}{why}"
+
+
 def _answered(b: Mapping[str, Any], _: _Name) -> str:
     answer = "accepted" if b["accepted"] else f"refused: {b.get('detail', '')}"
-    return f"{b['action']} of {b['actor']} {answer}"
+    return f"{short(b['action'])} of {b['actor']} {answer}"
 
 
 def _evaluated(b: Mapping[str, Any], _: _Name) -> str:
@@ -221,9 +227,7 @@ _WRITERS: dict[str, Callable[[Mapping[str, Any], _Name], str]] = {
     "DecisionMade": _decided,
     "DecisionClosed": lambda b, _: f"decision {b['outcome']}" + (f": {b['reason']}" if b.get("reason") else ""),
     "ModeChanged": _mode,
-    "ActionRequested": lambda b, _: (
-        f"{b['actor']} asks for {b['action']}" + (f": {b['reason']}" if b["reason"] else "")
-    ),
+    "ActionRequested": _requested,
     "ActionAnswered": _answered,
     "JobSubmitted": lambda b, _: "job submitted" + _of(b["spec"].get("iterations", ENDLESS), ": {} iterations"),
     "JobStarted": lambda b, _: f"job started on {len(b['ranks'])} devices",

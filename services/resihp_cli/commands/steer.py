@@ -1,4 +1,4 @@
-"""`resihp evict`, `readmit`, `undo`, `threshold`, `control`."""
+"""`resihp stop`, `evict`, `readmit`, `undo`, `threshold`, `control`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ def run_devices(
 
 def run_undo(job: str, *, url: str | None, reason: str) -> int:
     return run_loop(_post(gateway_url(url), job, "undo", {"reason": reason}, "goes back to the layout before"))
+
+
+def run_stop(job: str, *, url: str | None, reason: str) -> int:
+    return run_loop(_post(gateway_url(url), job, "stop", {"reason": reason}, "stops"))
 
 
 def run_threshold(job: str, name: str, value: str, *, url: str | None, reason: str) -> int:

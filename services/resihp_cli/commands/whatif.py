@@ -47,6 +47,8 @@ def run_whatif(
     else:
         spec, plan, cluster, achieved = run_loop(_live(gateway_url(url), job))
     cluster = cluster or Cluster.of(spec.parallel.num_devices)
+    if unknown := sorted({*faults, *links} - set(cluster.ranks)):
+        raise CliError(f"{spec.name} has no rank {unknown[0]}: its ranks are 0 to {max(cluster.ranks)}")
     model = ModelSpec(**spec.model.model_dump())
     workload = Workload.typical(spec.batch.micro_batches, spec.batch.tokens_per_micro_batch)
     cost = CostModel.for_model(model, bytes_per_element=8 if spec.dtype == "float64" else 4)

@@ -80,6 +80,8 @@ def test_whatif_knows_slow_links_and_other_schedules(job_file: Path) -> None:
     assert free.exit_code == 0, free.output
     same = CliRunner().invoke(app, ["whatif", str(job_file), "--slow", "5x0.5", "--json"])
     assert json.loads(free.output)["best_tokens_per_s"] >= json.loads(same.output)["best_tokens_per_s"]
+    nobody = CliRunner().invoke(app, ["whatif", str(job_file), "--kill", "77"])
+    assert str(nobody.exception) == "asked has no rank 77: its ranks are 0 to 7"
     bad = CliRunner().invoke(app, ["whatif", str(job_file), "--slow-link", "5x7"])
     assert isinstance(bad.exception, CliError)
     assert "expected RANKxF" in str(bad.exception)

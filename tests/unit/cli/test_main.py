@@ -36,6 +36,7 @@ COMMANDS = {
     "mode",
     "approve",
     "veto",
+    "stop",
     "pause",
     "protect",
     "resume",

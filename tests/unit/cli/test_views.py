@@ -18,6 +18,7 @@ from resihp_cli.view.report import print_report
 from resihp_cli.view.tables import clock, device_table, history_table
 from resihp_cli.watch import JobWatch
 from resihp_cli.worker_probe import WorkerProbe
+from resihp_gateway.action_words import _WORDS
 from resihp_gateway.models import (
     DeviceView,
     EventView,
@@ -28,7 +29,7 @@ from resihp_gateway.models import (
     ReconfigurationView,
 )
 from resihp_gateway.wording import _WRITERS, describe, exit_reason, milliseconds, size
-from resihp_messages import Body, Kind
+from resihp_messages import Body, Kind, request
 from support.gateway import PHASES, iteration
 from support.run_facts import facts
 from support.store import NOON, incident, reconfiguration
@@ -157,6 +158,31 @@ def test_plain_lines_are_few_and_end_with_the_last_iteration() -> None:
     assert len([line for line in lines if line.startswith("iteration")]) == 6
     assert "  20/20" in lines[-2]
     assert "stopped" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("action", "parameters", "words"),
+    [
+        ("RequestHold", {"for_s": 0}, "the hold to be lifted"),
+        ("RequestHold", {"for_s": None}, "no change that can wait until that is lifted"),
+        ("RequestHold", {"for_s": 30.0}, "no change that can wait for 30 s"),
+        ("RequestEvict", {"ranks": [5, 6]}, "the eviction of ranks 5, 6"),
+        ("RequestThreshold", {"name": "min_gain", "value": 0.05}, "min_gain = 0.05"),
+        ("RequestThreshold", {"name": "min_gain", "value": None}, "min_gain = its default"),
+        ("RequestMode", {}, "RequestMode"),  # of another version
+        ("RequestTea", {}, "RequestTea"),
+    ],
+)
+def test_what_operators_ask_for_is_told_in_words(action: str, parameters: dict[str, Any], words: str) -> None:
+    body = {"actor": "alice", "action": action, "parameters": parameters}
+    assert describe(event("ActionRequested", {**body, "reason": "operator"})) == f"alice asks for {words}"
+    assert describe(event("ActionRequested", {**body, "reason": "upload"})) == f"alice asks for {words}: upload"
+
+
+def test_every_request_has_words() -> None:
+    for kind in request.__dict__.values():
+        if isinstance(kind, type) and issubclass(kind, Body) and "Request" in kind.__name__ and kind.__name__[0] != "_":
+            assert kind.__name__ in _WORDS
 
 
 def test_history_table() -> None:
