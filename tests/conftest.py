@@ -17,9 +17,10 @@ ONE_AT_A_TIME = ("integration", "chaos", "e2e")
 other one the rest, so that two jobs never share the machine."""
 
 RERUNS = 1
-"""`make test` runs a failed test with real servers or processes (all but `unit`) once more: a virtual machine that stands
-still for a second lets real programs meet in orders that nobody wrote down. The first failure is printed in full and
-is a defect to mend; a run has three such chances at most (`--max-suite-reruns`). Plain pytest and `make soak` have none."""
+"""`make test` runs a failed test with real servers or processes (all but `unit`) once more: a virtual machine that
+stands still for a second lets real programs meet in orders that nobody wrote down. The first failure is printed in
+full and is a defect to mend; a run has three such chances at most (`--max-suite-reruns`). Plain pytest and `make
+soak` have none."""
 
 # Fixtures that several rooms use. A room's own fixtures live in a conftest.py of its folder.
 pytest_plugins = ["support.nats", "support.postgres"]

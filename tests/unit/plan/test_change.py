@@ -97,7 +97,7 @@ def test_too_short_a_horizon_moves_nothing() -> None:
 
 
 def test_what_is_as_good_but_a_larger_change_says_so() -> None:
-    """"-0.0% fewer tokens" is no reason."""
+    """To have "-0.0% fewer tokens" is no reason."""
     reasons = [a.why_lost for a in _change({3: 0.0}).alternatives]
     assert any(reason.startswith("no more tokens that count") for reason in reasons)
     assert not any(reason.startswith(("-", "0.0%")) for reason in reasons)
