@@ -231,6 +231,8 @@ class WhatIfView(_View):
     """When the change has paid for itself; null: never."""
     predicted_by: str = "nominal"
     """pace: scaled to what the job achieves under the plan in force; nominal: too few of its iterations are known."""
+    shares_cores: bool = False
+    """The job's workers share processors; the answer is as if each had a device of its own."""
     name: str
     """Of the best plan's kind."""
     difference: str

@@ -10,6 +10,7 @@ from resihp_gateway.context import GatewayDep
 from resihp_gateway.models import WhatIfView
 from resihp_gateway.problems import WRITE_PROBLEMS, ApiError
 from resihp_gateway.routes.jobs import JobName
+from resihp_messages import JobSpec
 from resihp_store import queries
 from resihp_store.pace import SEEN, settled_rate
 
@@ -54,6 +55,7 @@ async def ask_whatif(job: JobName, request: WhatIfRequest, gateway: GatewayDep) 
         job=job,
         epoch=record.epoch,
         faults=question.faults,
+        shares_cores=JobSpec.model_validate(record.spec).shares_cores,
         **{k: answer[k] for k in WhatIfView.model_fields if k in answer},
         **{k: decision[k] for k in ("name", "difference", "plan", "alternatives", "planning_s")},
     )

@@ -66,5 +66,5 @@ function Answer({ found }) {
       <div><dt>Pause</dt><dd>${seconds(found.change_s)}, ${size(found.bytes_moved)} moved</dd></div>
       <div><dt>Pays off</dt><dd>${found.break_even_s === null ? "never" : `after ${seconds(found.break_even_s)}`}</dd></div>
     </dl>
-    <p class="hint">tokens/s, predicted by the cost model${found.predicted_by === "pace" ? ", scaled to this job's pace, as if each worker had a device of its own" : ` (${BASIS.nominal})`}</p>`;
+    <p class="hint">tokens/s, predicted by the cost model${found.predicted_by === "pace" ? ", scaled to this job's pace" : ` (${BASIS.nominal})`}${found.shares_cores ? "; as if each worker had a device of its own: here they share processors" : ""}</p>`;
 }

@@ -193,6 +193,8 @@ async def test_whatif_answers_and_applies_nothing(gateway: TestGateway, http: ht
     assert answer["bound_tokens_per_s"] > 0
     assert answer["faults"] == {"5": 0.5}
     assert answer["difference"]
+    assert answer["predicted_by"] in ("pace", "nominal")
+    assert answer["shares_cores"] is True  # the seeded job runs on the CPU's real clock
     refused = await http.post("/api/v1/jobs/demo/whatif", json={"faults": {"3": 0.5}})
     assert (refused.status_code, refused.json()["detail"]) == (409, "rank 3 is not in the plan in force")
     assert gateway.broker_events() == ()
