@@ -13,7 +13,7 @@ from typing import Any, Self
 from resihp_plan import ParallelPlan
 from resihp_plan.cluster import Health
 from resihp_scheduler.situation import Situation
-from resihp_store import queries
+from resihp_store import ControlRecord, queries
 from resihp_store.pace import SEEN, settled_rate
 
 
@@ -36,11 +36,13 @@ class Observed:
         return cls(ParallelPlan.from_dict(values["plan"]), values["tokens_per_s"], speeds)
 
 
-async def observed(connection: queries.Connection, situation: Situation) -> Observed | None:
-    """The newest plan of which a few iterations are known. None: nothing is known yet.
+async def observed(connection: queries.Connection, situation: Situation, control: ControlRecord) -> Observed | None:
+    """The newest plan of which a few iterations are known. None: nothing is known yet, or constants are measured.
 
     After a fault that is the plan in force, or the one before it if that was left at once.
     """
+    if control.calibration is not None:
+        return None
     after = max(0, situation.job.committed - SEEN)
     rows = await queries.iterations(connection, situation.name, after=after)
     for epoch in sorted({row.epoch for row in rows}, reverse=True):

@@ -24,7 +24,7 @@ async def after_loss(term: Term, after: Situation) -> Choice | NoPlan:
     proves that the state is still held by somebody."""
     async with term.store.read() as connection:
         control = await decisions.control(connection, after.name)
-        left_s, seen = await pricing.left_s(connection, after), await observed(connection, after)
+        left_s, seen = await pricing.left_s(connection, after), await observed(connection, after, control)
     measured, speeds = pricing.calibration_of(control), after.speeds
     planning, usable = JobPlanning(after.spec, measured, seen), after.alive - control.evicted
 

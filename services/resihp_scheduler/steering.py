@@ -65,7 +65,7 @@ def steer(choose: Choose) -> Answer:
             async with term.store.read() as connection:
                 situation = await load(connection, envelope.job)
                 control = await decisions.control(connection, envelope.job)
-                seen = await observed(connection, situation) if situation is not None else None
+                seen = await observed(connection, situation, control) if situation is not None else None
             if situation is None or situation.job.state is not JobState.RUNNING:
                 return refused(not_running(envelope.job, situation))
             if situation.spec.attached is not None:

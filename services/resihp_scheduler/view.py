@@ -119,7 +119,7 @@ async def view(term: Term, work: queries.Connection, job: str) -> View | None:
         aim=replace(aimed, again_in_s=min(again, default=None)),
         is_refined=bool(refined.speeds),
         left_s=await pricing.left_s(work, situation),
-        observed=await observed(work, situation),
+        observed=await observed(work, situation, control),
         now=now,
     )
 
