@@ -44,6 +44,8 @@ def value(column: sa.Column[Any], number: int, *, is_postgresql: bool) -> Any:
         return JOB
     if (column.table.name, column.name) in WORDS:
         return WORDS[column.table.name, column.name]
+    if (column.table.name, column.name) == ("incident_ranks", "rank"):
+        return RANKS[0]
     if column.foreign_keys:
         return str(number)
     kind = column.type
