@@ -81,7 +81,7 @@ class Story:
         p = {"tp": self.shape.tp, "pp": self.shape.pp, "dp": self.shape.dp}
         model = {"num_layers": max(8, self.shape.layers), "num_kv_heads": 8, "num_heads": 8}
         batch = {"micro_batches": 8 * self.shape.dp}
-        return spec(name=JOB, iterations=400, parallel=p, model=model, batch=batch)
+        return spec(name=JOB, backend="nccl", iterations=400, parallel=p, model=model, batch=batch)
 
     @cached_property
     def full(self) -> float:
