@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,7 +49,7 @@ class Facts:
             if record is None:
                 return []
             if not self.found:
-                self._shares_cores = JobSpec.model_validate(record.spec).shares_cores
+                self._shares_cores = _shares_cores(record.spec)
             await self._read_plans(connection, record)
             await self._read_devices(connection)
             new = await self._read_points(connection, record)
@@ -139,6 +140,14 @@ class Facts:
             "bound": rates.bound_now(healthy, num_devices, plan, scores, alive, shares_cores=self._shares_cores),
             "bounds": self._bounds,
         }
+
+
+def _shares_cores(spec: Mapping[str, Any]) -> bool:
+    """Of a job of an older version, whose file this one would refuse: not known, so devices count one by one."""
+    try:
+        return JobSpec.model_validate(spec).shares_cores
+    except ValueError:
+        return False
 
 
 def _point(row: IterationRecord) -> Point:

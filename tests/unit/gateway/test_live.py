@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from resihp_gateway.live.facts import _shares_cores
 from resihp_gateway.live.health import STOPPED, UNKNOWN
 from resihp_gateway.live.hub import Hubs
 from resihp_gateway.live.mailbox import MAX_APPENDED, Mailbox
@@ -148,6 +149,12 @@ def test_a_device_that_left_keeps_its_place_on_the_map() -> None:
     assert found["ghosts"] == {3: [0, 1, 1]}
     assert found["pool"] == [8]
     assert found["replicas"][0]["stages"][1]["ranks"] == [2]
+
+
+def test_a_job_that_this_version_would_refuse_is_still_shown() -> None:
+    assert _shares_cores({"name": "j"}) is True
+    assert _shares_cores({"name": "j", "backend": "nccl"}) is False
+    assert _shares_cores({"name": "j", "gone": 1}) is False
 
 
 def rows(*rates: float) -> list[IterationRecord]:
