@@ -12,6 +12,8 @@ from typing import Any
 
 _CUMULATIVE = ("cu_seq_lens_q", "cu_seqlens", "cu_seqlens_q")
 _POSITIONS = ("position_ids", "positions")
+_FEW = 4096
+"""Elements that Python adds up sooner than torch, whose reductions are cold code in a step that has none."""
 _TOKENS = ("input_ids", "tokens", "text", "inputs_embeds")
 
 
@@ -80,7 +82,7 @@ def _local(value: Any) -> Any:
         return None
     if hasattr(tensor, "to_local"):  # a distributed tensor: operators on it may have no rule, or communicate
         tensor = tensor.to_local()
-    return tensor.detach() if tensor.device.type == "cpu" else None
+    return tensor if tensor.is_cpu else None
 
 
 def _cumulative(tensor: Any) -> Work:
@@ -109,6 +111,10 @@ def _mask(mask: Any) -> Work:
         tokens = int(mask.shape[0] * mask.shape[-1])
         visible = int((~mask.bool()).sum())
         return Work(tokens, max(tokens, 2 * visible - tokens), "mask")
+    if mask.numel() <= _FEW:
+        rows = mask.tolist()
+        if all(value in (0, 1) for row in rows for value in set(row)):
+            return of_lengths([sum(row) for row in rows], "mask")
     top = int(mask.max()) if mask.numel() else 0
     if top <= 1 and not mask.dtype.is_floating_point:  # the usual one; this is called for every micro-batch
         return of_lengths(mask.sum(dim=1).tolist(), "mask")
