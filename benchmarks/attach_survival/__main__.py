@@ -82,10 +82,14 @@ def main() -> None:
             rows.append(row(f"torchft {version}, {how}", losses, ["no loss" for f in found if "error" in f]))
     body = (
         "One rank is killed (SIGKILL) in the middle of an iteration. Stall: from the signal to the first commit of the "
-        "last survivor, less one iteration. Both keep the surviving processes. Measured; one system after the other on "
-        "the same cores. torchft runs with its lighthouse and manager servers; `no loss`: the job did not get that far "
-        f"within its time.\n\n{table(('system', 'stall, median ms', 'every run', 'iteration ms'), rows)}"
+        "last survivor, less one iteration. The surviving processes go on. Measured."
     )
+    if given.torchft:
+        body += (
+            " One system after the other on the same cores; torchft runs with its lighthouse and manager servers. `no "
+            "loss`: the job did not get that far within its time."
+        )
+    body += f"\n\n{table(('system', 'stall, median ms', 'every run', 'iteration ms'), rows)}"
     command = f"python -m benchmarks.attach_survival --runs {given.runs}"
     command += f" --torchft PYTHON --torchft-runs {given.torchft_runs}" if given.torchft else ""
     print(write("attach_survival", "Plain DDP: loss of a rank", command, facts, body).read_text())

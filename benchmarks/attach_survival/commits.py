@@ -55,6 +55,8 @@ class Commits:
         """Read until then. Raises TimeoutError."""
         deadline_s = time.monotonic() + LIMIT_S
         while not is_reached():
+            if not self._selector.get_map():
+                raise TimeoutError("every rank has ended")
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"not within {LIMIT_S} s; commits {[len(c) for c in self.by_rank.values()]}")
             for key, _ in self._selector.select(0.05):
