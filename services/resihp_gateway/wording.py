@@ -240,3 +240,5 @@ _WRITERS: dict[str, Callable[[Mapping[str, Any], _Name], str]] = {
     "JobFinished": lambda b, _: f"job finished: {b['committed']}{_of(b['iterations'], ' of {}')} iterations committed",
     "JobFailed": lambda b, _: f"job failed: {b['reason']}",
 }
+EVENTS = frozenset(_WRITERS)
+"""Names of all events."""

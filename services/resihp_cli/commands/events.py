@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 from datetime import datetime
 
 from resihp_cli.client import GatewayClient
 from resihp_cli.commands.locate import gateway_url
 from resihp_cli.commands.running import run as run_loop
-from resihp_cli.commands.stored import database_url, reading
 from resihp_cli.errors import CliError
 from resihp_gateway.models import EventView
-from resihp_gateway.wording import describe
-from resihp_store import queries
+from resihp_gateway.wording import EVENTS, describe
 
 
 def run_events(
@@ -28,16 +27,25 @@ def run_events(
     wait_s: float,
 ) -> int:
     """One line per event; with `as_json` one JSON object per line."""
+    if name is not None and name not in EVENTS:
+        near = difflib.get_close_matches(name, sorted(EVENTS), n=1, cutoff=0.4)
+        raise CliError(
+            f"no event is called {name!r}{f'; did you mean {near[0]}?' if near else ''} (docs/messages.md has all)"
+        )
     if follow and database is not None:
         raise CliError("--follow needs a running gateway, not --db")
     if follow:
         return run_loop(_follow(url, job, name, after, as_json, wait_s))
     if url is not None:
         raise CliError("stored events are read from the database: use --db, or --follow with --url")
-    return run_loop(_stored(database_url(database, None), job, name, after or 0, as_json))
+    return run_loop(_stored(database, job, name, after or 0, as_json))
 
 
-async def _stored(url: str, job: str | None, name: str | None, after: int, as_json: bool) -> int:
+async def _stored(database: str | None, job: str | None, name: str | None, after: int, as_json: bool) -> int:
+    from resihp_cli.commands.stored import database_url, reading
+    from resihp_store import queries
+
+    url = database_url(database, None)
     async with reading(url) as connection:
         while True:
             found = await queries.events(connection, after_sequence=after, job_name=job, name=name)

@@ -123,6 +123,8 @@ def test_every_help_has_an_example(command: str, capsys: pytest.CaptureFixture[s
         ("history", "no run found"),
         ("events", "no run found"),
         ("events --follow --db x", "--follow needs a running gateway"),
+        ("events --name WorkerLots", "no event is called 'WorkerLots'; did you mean WorkerLost?"),
+        ("events --follow --name xxxx", "no event is called 'xxxx' (docs/messages.md has all)"),
         ("verify", "no run found"),
         ("model export out", "no run found"),
         ("verify --random 0", "--random"),
@@ -221,7 +223,9 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
 
 def test_what_asks_the_gateway_does_not_load_servers_and_databases() -> None:
     """They took three quarters of the time of `resihp status`."""
-    names = ", ".join(f"resihp_cli.commands.{name}" for name in ("status", "top", "govern", "steer", "inject"))
+    names = ", ".join(
+        f"resihp_cli.commands.{name}" for name in ("status", "top", "govern", "steer", "inject", "events")
+    )
     heavy = {"fastapi", "sqlalchemy", "nats", "numpy", "torch", "river"}
     program = f"import sys, {names}; print(*({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
