@@ -108,10 +108,10 @@ class Recorder:
         span, self._backward = (self._backward, None) if self._depth[1] == 0 else (None, self._backward)
         if span is not None:
             self._tick()
-            end = self._mark()
-            last = self._gradient or end
+            last = self._gradient or self._mark()
             self._now.backward_s.append(last.compute_since(span))
-            self._now.wait_s += max(0.0, end.at_s - last.at_s - (end.waited_s - last.waited_s))
+            tail_s = self._clock() - last.at_s - (self._now.wait_s - last.waited_s)
+            self._now.wait_s += max(0.0, tail_s)
 
     def gradients_done(self) -> None:
         """Every gradient of the pass is there; what follows is the tail."""
