@@ -23,7 +23,9 @@ from torch.optim import optimizer as optimizers
 
 import resihp_attach
 
-WARMUP, TINY_ROUNDS = 20, 1000
+WARMUP, TINY_ROUNDS = 20, 500
+CACHE_BYTES = 1 << 26
+"""More than the processor's caches hold."""
 KINDS = ("off", "control", "on")
 
 
@@ -81,14 +83,18 @@ class Switch:
 class Loop:
     """One model and its optimizer for both kinds of steps: where its tensors lie must not count as a difference."""
 
-    def __init__(self, switch: Switch, net: nn.Module) -> None:
+    def __init__(self, switch: Switch, net: nn.Module, *, cold: bool = False) -> None:
+        """`cold`: before every step the caches are filled with something else, as a real step does."""
         self._switch = switch
+        self._other = torch.zeros(CACHE_BYTES, dtype=torch.uint8) if cold else None
         self._model = DistributedDataParallel(net)
         self._optimizer = torch.optim.AdamW(self._model.parameters())
         self._batch = {"input_ids": torch.randint(0, 256, (4, 64)), "attention_mask": torch.ones(4, 64).long()}
 
     def step(self, *, hooked: bool) -> tuple[float, float]:
         """Wall and processor seconds."""
+        if self._other is not None:
+            self._other.add_(1)
         self._switch.set(hooked)
         begun = time.perf_counter(), time.thread_time()
         for _ in range(2):
@@ -125,7 +131,7 @@ def main() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     torch.manual_seed(0)
     switch = Switch()
-    tiny = rounds(Loop(switch, Tiny()), TINY_ROUNDS, 20.0)
+    tiny = rounds(Loop(switch, Tiny(), cold=True), TINY_ROUNDS, 40.0)
     loop = Loop(switch, Net())
     began_s, client_began_s = time.perf_counter(), client_s()
     found = rounds(loop, int(sys.argv[1]), float(sys.argv[2]))
