@@ -230,7 +230,7 @@ def render(cost: CostModel, found: Sequence[Compared]) -> str:
     summary = (
         f"Virtual clock. Absolute error over all {len(found)} plans: median {median(errors):.1%}, worst "
         f"{max(errors):.1%}. Calibrated latency of a collective: {1e3 * cost.latency_s(2):.2f} ms for two members, "
-        f"{cost.latency_growth:.2f} times that for each further one ({1e3 * cost.latency_s(8):.1f} ms for eight). "
+        f"growing with their power {cost.latency_growth:.2f} ({1e3 * cost.latency_s(8):.1f} ms for eight). "
         f"Of each plan the least disturbed of {ITERATIONS_PER_PLAN} iterations counts, of the calibration too."
     )
     return f"{summary}\n\n{table(('plan', 'schedule', 'p of slow ranks', 'measured s', 'predicted s', 'error'), rows)}"
