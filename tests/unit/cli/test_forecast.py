@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,15 @@ def test_plan_init_and_simulate(tmp_path: Path) -> None:
     assert 0.5 < goodput["static"] < goodput["resihp"] < 1.0
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert {r["policy"] for r in rows} == {"static", "resihp"}
+
+
+@pytest.mark.parametrize(("cluster", "is_faster"), [("4x8", True), ("2x8", False)])
+def test_more_than_all_is_explained(cluster: str, is_faster: bool) -> None:
+    options = ["--cluster", cluster, "--days", "0.05", "--policy", "restart,resihp"]
+    done = CliRunner().invoke(app, ["simulate", *options])
+    assert done.exit_code == 0, done.output
+    assert any(float(share) > 100.0 for share in re.findall(r"([\d.]+)%  ", done.stdout)) is is_faster
+    assert ("above 100%: even healthy, faster" in done.stdout) is is_faster
 
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
