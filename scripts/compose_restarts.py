@@ -72,7 +72,7 @@ async def restarts(compose: Compose, client: GatewayClient) -> None:
         compose.run("restart", "--timeout", "10", service, timeout_s=60)
         await eventually(client.ready, f"ready after the restart of {service}", timeout_s=90)
         took = time.monotonic() - began
-        now = await committed()
+        now = await eventually(committed, f"read after the restart of {service}", timeout_s=90)
         await reaches(now + MORE)
         expect(True, f"training goes on over a restart of {service}", f"{at} -> {now} in {took:.1f} s, and beyond")
     after = {d.rank: (d.node, d.live_pid or d.pid) for d in await client.devices(JOB)}
