@@ -72,9 +72,9 @@ class Answered:
         if choice.stays:
             text = "devices that came back stand by" if self.question.newcomers else "no plan is better"
             return Advice("stay", text)
-        if choice.stay_tokens_per_s is None:
+        if choice.stay_tokens_per_s is None or choice.gain is None:
             return Advice("act", "the plan in force cannot run")
-        offer = Offer(choice.stay_tokens_per_s, choice.predicted_tokens_per_s or 0.0, choice.change_s)
+        offer = Offer(choice.stay_tokens_per_s, choice.stay_tokens_per_s * (1.0 + choice.gain), choice.change_s)
         if self.seen.is_approved and offer.gain > 0.0:
             return Advice("act", "approved by an operator")
         return weigh(

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from resihp_messages import JobSpec
-from resihp_plan import Cluster
+from resihp_plan import Cluster, ParallelPlan
 from resihp_plan.planner import plan_after_loss
 from resihp_scheduler.calibration import Calibration
 from resihp_scheduler.pace import Observed
@@ -65,6 +65,22 @@ def test_workers_that_share_cores_do_the_same_work_with_fewer_of_them() -> None:
     assert choice.predicted_tokens_per_s == pytest.approx(ACHIEVED, rel=0.05)
     assert choice.bound_tokens_per_s == pytest.approx(ACHIEVED)
     assert choice.speed_share == 1.0
+
+
+def test_devices_that_return_are_used_although_they_share_cores() -> None:
+    """They add nothing to what the processors do, so nothing to the prediction; plans are for devices all the same."""
+    half = JobPlanning(SHARED).initial().to_dict()
+    half["replicas"] = [{**half["replicas"][0], "num_micro_batches": 8}]
+    few = ParallelPlan.from_dict(half).with_epoch(1)
+    devices = tuple((rank, f"n{rank // 4}") for rank in range(8))
+    asked = Question(SHARED, devices, frozenset(range(8)), {}, few, 2, 900.0, 2.0, observed=Observed(few, ACHIEVED, {}))
+    choice = solve(asked, time.monotonic)
+    assert isinstance(choice, Choice)
+    assert set(choice.plan.active) == set(range(8))
+    assert choice.gain is not None
+    assert choice.gain > 0.5
+    assert choice.predicted_tokens_per_s == pytest.approx(ACHIEVED, rel=0.1)
+    assert choice.stay_tokens_per_s == pytest.approx(ACHIEVED)
 
 
 def test_measured_constants_need_no_pace() -> None:
