@@ -149,9 +149,11 @@ class JobPlanning:
         return self._on_own_devices(plan, health)
 
     def _on_own_devices(self, plan: ParallelPlan, health: Health | None) -> float:
+        """Tokens/s by the critical path of the simulated program: what plans are compared by."""
         return self.workload.tokens / (predict(plan, self.workload, self.cost, health=health).step_s + self.overhead_s)
 
     def _gain(self, new: ParallelPlan, old: ParallelPlan, speeds: Health) -> float:
+        """`Choice.gain`."""
         return self._on_own_devices(new, speeds) / self._on_own_devices(old, speeds) - 1.0
 
     @property

@@ -80,6 +80,7 @@ async def test_a_failing_listener_goes_on(bus: Bus) -> None:
     await bus.publish(event("a"), detail="NodeLeft")
     await bus.publish(event("b"), detail="NodeLeft")
     await wait_for(lambda: len(seen) == 2)
+    assert seen == ["a", "b"]
 
 
 async def test_a_stopped_listener_hears_nothing(bus: Bus) -> None:

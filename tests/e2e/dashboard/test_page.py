@@ -116,6 +116,7 @@ async def test_the_history_narrows_by_kind_device_and_time(tmp_path: Path) -> No
         await narrowed_to("job started")
         await page.get_by_label("kind").select_option("node_lost")
         await page.get_by_text("No change fits these filters.").wait_for()
+        assert await rows.filter(has_text="job started").count() == 0
 
 
 async def test_an_operator_evicts_undoes_protects_and_changes_a_threshold(tmp_path: Path) -> None:
