@@ -24,6 +24,7 @@ def install() -> None:
         ("torch", optimizer.hook),
         ("torch", saving.hook),
         ("torch", forward.hook),
+        ("torch", waits.hook_ddp),
         ("torch.distributed", waits.hook),
         ("torch.distributed.fsdp._fully_shard._fsdp_state", forward.hook_fsdp),
         ("deepspeed.runtime.engine", deepspeed.hook),

@@ -124,7 +124,7 @@ class Recorder:
     def wait_ends(self, begun: _Mark) -> None:
         end = self._mark()
         self._wait_delay_s += end.held_s - begun.held_s
-        self._now.wait_s += end.at_s - begun.at_s
+        self._now.wait_s += end.at_s - begun.at_s - (end.waited_s - begun.waited_s)  # a wait inside counts once
         self._tick()
 
     def _mark(self) -> _Mark:

@@ -72,6 +72,21 @@ def test_a_wait_in_the_tail_counts_once(hands: Hands) -> None:
     assert hands.frames[0]["wait_s"] == pytest.approx(1.25)
 
 
+def test_a_wait_within_a_wait_counts_once(hands: Hands) -> None:
+    r = hands.recorder
+    r.forward_begins()
+    outer = r.wait_begins()  # DDP's broadcast of buffers, by a hook of the job that waits in Python
+    hands.passes(0.5)
+    hands.waits(1.0, held=0.25)
+    hands.passes(0.5, held=0.25)
+    r.wait_ends(outer)
+    hands.passes(2.0, held=0.5)
+    r.forward_ends()
+    r.step_done()
+    assert hands.frames[0]["wait_s"] == pytest.approx(2.0)
+    assert hands.frames[0]["unit_forward_s"] == [pytest.approx(1.5)]
+
+
 def test_time_without_a_processor_is_no_compute_and_counts_once(hands: Hands) -> None:
     r = hands.recorder
     r.forward_begins()

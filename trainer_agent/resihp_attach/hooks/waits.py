@@ -1,7 +1,8 @@
-"""Waits for other ranks that pass through Python: `Work.wait`.
+"""Waits for other ranks: `Work.wait`, and DDP's broadcast of buffers.
 
-That covers synchronous `dist.*` calls, FSDP2, DeepSpeed and Megatron. The wait of DDP's reducer is in C++; the recorder
-takes it as the backward pass's tail.
+`Work.wait` covers synchronous `dist.*` calls, FSDP2, DeepSpeed and Megatron. DDP waits in C++: at the end of the
+backward pass, which the recorder takes as its tail, and in the forward pass of a model with buffers (rotary
+frequencies, BatchNorm), for those of rank 0.
 """
 
 from __future__ import annotations
@@ -19,9 +20,19 @@ _ends = guard("wait")(watch.recorder.wait_ends)
 
 def hook(distributed: ModuleType) -> None:
     """After `import torch.distributed`."""
-    if not distributed.is_available():
-        return
-    original = distributed.Work.wait
+    if distributed.is_available():
+        _is_a_wait(distributed.Work, "wait")
+
+
+def hook_ddp(torch: ModuleType) -> None:
+    """After `import torch`."""
+    ddp = torch.nn.parallel.DistributedDataParallel
+    if hasattr(ddp, "_sync_buffers"):
+        _is_a_wait(ddp, "_sync_buffers")
+
+
+def _is_a_wait(owner: Any, name: str) -> None:
+    original = getattr(owner, name)
 
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -32,4 +43,4 @@ def hook(distributed: ModuleType) -> None:
             if begun is not None:
                 _ends(begun)
 
-    distributed.Work.wait = wait
+    setattr(owner, name, wait)
