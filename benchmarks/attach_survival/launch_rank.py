@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks.attach_survival import model as plain
-from benchmarks.attach_survival.commits import say
+from benchmarks.beside_torchft.commits import say
 from resihp_attach.ddp import Job
 
 

@@ -1,24 +1,23 @@
 """Recovery of the engine from the loss of a rank, and the bandwidth of state moves; or the same loss under torchft.
 
     python -m benchmarks.engine_recovery --runs 16
-    python -m benchmarks.engine_recovery --runs 3 --torchft PYTHON
+    python -m benchmarks.engine_recovery --runs 3 --torchft PYTHON [--kept FILE]
 
-`--torchft` names the Python of an environment of its own with the public torchft package.
+`--torchft` names the Python of an environment of its own with the public torchft package; with `--kept` such a
+call goes on where an earlier one was cut off.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.engine_recovery.losses import Loss, data_parallel, lose
+from benchmarks.engine_recovery.beside import beside
+from benchmarks.engine_recovery.losses import Loss, lose
 from benchmarks.recovery import cases
 from benchmarks.report import Spread, machine, milliseconds, table, write
 from resihp_messages import JobSpec
@@ -33,20 +32,7 @@ LARGE = JobSpec.model_validate(
     }
 )
 """23.9 M parameters, 287 MB of state, and little to compute: what is measured is the move."""
-TUNED = ("--heartbeat-ms", "300", "--timeout", "5")
 COLUMNS = ("", "median", "1st quartile", "3rd quartile", "minimum", "maximum")
-
-
-@dataclass(frozen=True)
-class Side:
-    """Seconds without training (from the signal to the next commit, less an iteration) of one system."""
-
-    name: str
-    replicas: int
-    net_s: Sequence[float]
-    iteration_s: Sequence[float]
-    failure: str = ""
-    """Why there are no runs."""
 
 
 def spread(name: str, values: Sequence[float]) -> list[str]:
@@ -79,39 +65,6 @@ def render_moves(losses: Sequence[Loss]) -> str:
     )
 
 
-def render_sides(sides: Sequence[Side]) -> str:
-    """Markdown."""
-    rows = [
-        [
-            s.name,
-            f"one of {s.replicas}",
-            milliseconds(Spread.of(s.net_s).median) if s.net_s else "-",
-            ", ".join(milliseconds(v) for v in s.net_s) or s.failure,
-            milliseconds(Spread.of(s.iteration_s).median) if s.iteration_s else "-",
-        ]
-        for s in sides
-    ]
-    return table(("system", "lost", "net, median ms", "every run", "iteration ms"), rows)
-
-
-def torchft_side(python: str, replicas: int, tuned: bool, num_runs: int) -> Side:
-    """Without runs if there was no recovery to measure."""
-    command = [python, "-m", "benchmarks.engine_recovery.torchft_job", "--replicas", str(replicas)]
-    command += ["--runs", str(num_runs), *(TUNED if tuned else ())]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=400)
-    runs = [json.loads(line) for line in done.stdout.splitlines()]
-    how = f"tuned ({' '.join(TUNED)})" if tuned else "default timeouts"
-    if not runs:
-        reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        return Side(f"torchft, {how}", replicas, [], [], f"no run: {reason[:200]}")
-    return Side(
-        f"torchft {runs[0]['version']}, {how}",
-        replicas,
-        [r["total_s"] - r["iteration_s"] for r in runs],
-        [r["iteration_s"] for r in runs],
-    )
-
-
 def main(runs: int, moves: int, limit_s: float = math.inf) -> None:
     """Losses of the demo's job, and moves of a larger one. After `limit_s` no further loss is begun."""
     began_s = time.monotonic()
@@ -138,39 +91,15 @@ def main(runs: int, moves: int, limit_s: float = math.inf) -> None:
     print(write("engine_recovery", "Recovery of the engine", command, facts, "\n\n".join(parts)).read_text())
 
 
-def beside(python: str, runs: int) -> None:
-    """The same loss under torchft."""
-    sides: list[Side] = []
-    with tempfile.TemporaryDirectory(prefix="resihp-recovery-") as folder:
-        zygote = ZygoteClient(Path(folder), environment={"OMP_NUM_THREADS": "1"})
-        try:
-            _, store = zygote.store()
-            for replicas in (2, 3):
-                job = data_parallel(replicas)
-                found = [lose(zygote, store, job, replicas - 1, "compute") for _ in range(runs)]
-                sides.append(Side("ResiHP", replicas, [x.net_s for x in found], [x.iteration_s for x in found]))
-        finally:
-            zygote.close()
-    sides += [torchft_side(python, replicas, tuned, runs) for replicas in (2, 3) for tuned in (False, True)]
-    body = (
-        "The demo's model, data parallel, one process per replica, gloo over loopback, the same cores, one replica "
-        "killed (SIGKILL) in mid-iteration. Net: from the signal to the next commit of the last survivor, less one "
-        f"iteration. {runs} runs each, one system after the other. ResiHP's agents and scheduler are played by the "
-        "benchmark (recovery.md has the whole system); torchft runs with its lighthouse and manager servers.\n\n"
-    )
-    facts = {**machine(), "job": "demo model, DP 2 and DP 3, float32, gloo, loopback"}
-    command = f"python -m benchmarks.engine_recovery --torchft PYTHON --runs {runs}"
-    print(write("torchft", "Loss of a replica, beside torchft", command, facts, body + render_sides(sides)).read_text())
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=16)
     parser.add_argument("--moves", type=int, default=4)
     parser.add_argument("--torchft", metavar="PYTHON")
+    parser.add_argument("--kept", type=Path, help="with --torchft: what is measured, read and added to")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no further loss is begun")
     given = parser.parse_args()
     if given.torchft:
-        beside(given.torchft, given.runs)
+        beside(given.torchft, given.runs, given.kept)
     else:
         main(given.runs, given.moves, given.limit)

@@ -1,18 +1,14 @@
 """One replica under torchft: the same model, documents and optimizer, gradients by `Manager.allreduce`.
 
-Runs in an environment of its own that has torchft. Prints one line per commit: `step seconds`, CLOCK_MONOTONIC.
+Runs in an environment of its own that has torchft, started by `benchmarks.beside_torchft.job`.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
-from datetime import timedelta
-
 import torch
-import torch.distributed as dist
-from torchft import Manager, ProcessGroupGloo
 
+from benchmarks.beside_torchft import replica
+from benchmarks.beside_torchft.commits import say
 from benchmarks.reference.model import PlainStage
 from resihp_messages import JobSpec
 from resihp_plan import ParallelPlan, ReplicaPlan, StagePlan, slice_batch
@@ -22,39 +18,14 @@ from resihp_trainer.reference import corpus_of, model_of
 
 def main() -> None:
     """Train until killed."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--lighthouse", required=True)
-    parser.add_argument("--replica", type=int, required=True)
-    parser.add_argument("--replicas", type=int, required=True)
-    parser.add_argument("--timeout", type=float, help="seconds, of collectives and quorum; default: torchft's")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    given = replica.arguments().parse_args()
     spec = JobSpec()
     model = model_of(spec)
-    torch.manual_seed(spec.seed)  # the same parameters everywhere: no healing at the beginning
+    torch.manual_seed(spec.seed)
     module = PlainStage(model, 0, model.num_layers)
     optimizer = torch.optim.AdamW(module.parameters(), lr=spec.optimizer.lr)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-    timeouts = {}
-    if options.timeout is not None:
-        bound = timedelta(seconds=options.timeout)
-        timeouts = {"timeout": bound, "quorum_timeout": timedelta(seconds=10)}
-    group = ProcessGroupGloo(timeout=timeouts.get("timeout", timedelta(seconds=60)))
-    manager = Manager(
-        pg=group,
-        load_state_dict=lambda state: _load(module, optimizer, state),
-        state_dict=lambda: {"module": module.state_dict(), "optimizer": optimizer.state_dict()},
-        min_replica_size=1,
-        rank=0,
-        world_size=1,
-        store_addr="127.0.0.1",
-        store_port=store.port,
-        lighthouse_addr=options.lighthouse,
-        replica_id=f"replica{options.replica}",
-        hostname="127.0.0.1",
-        init_sync=False,
-        **timeouts,
-    )
+    store = replica.store()
+    manager = replica.manager(given, store.port, module, optimizer)
     corpus = corpus_of(spec)
     while True:
         manager.start_quorum()
@@ -78,12 +49,7 @@ def main() -> None:
         if manager.should_commit():
             torch.nn.utils.clip_grad_norm_(module.parameters(), spec.optimizer.clip_norm)
             optimizer.step()
-            print(manager.current_step(), time.monotonic(), world, flush=True)
-
-
-def _load(module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, object]) -> None:
-    module.load_state_dict(state["module"])  # type: ignore[arg-type]
-    optimizer.load_state_dict(state["optimizer"])  # type: ignore[arg-type]
+            say(given.rank, manager.current_step(), world)
 
 
 if __name__ == "__main__":

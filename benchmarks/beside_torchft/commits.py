@@ -18,6 +18,11 @@ from statistics import median
 BEFORE, AFTER = 12, 3
 """Steps with all ranks before the death, and of every survivor after it."""
 LIMIT_S = 120.0
+"""For the steps before the death, and again for those after it. torchft's own bounds are 60 s by default."""
+
+
+class RankEnded(Exception):
+    """A rank that nobody killed is gone."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +50,25 @@ class Commits:
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]], ranks: int) -> None:
         self.by_rank: dict[int, list[tuple[int, float, int]]] = {rank: [] for rank in range(ranks)}
-        self._selector, self._rest = selectors.DefaultSelector(), {}
+        self._processes, self._selector, self._rest = processes, selectors.DefaultSelector(), {}
         for process in processes:
             assert process.stdout is not None
             self._rest[process.stdout.fileno()] = b""
             self._selector.register(process.stdout, selectors.EVENT_READ)
 
     def wait(self, is_reached: Callable[[], bool]) -> None:
-        """Read until then. Raises TimeoutError."""
+        """Read until then. Raises TimeoutError, RankEnded."""
         deadline_s = time.monotonic() + LIMIT_S
         while not is_reached():
-            if not self._selector.get_map():
-                raise TimeoutError("every rank has ended")
+            if any(p.poll() not in (None, -signal.SIGKILL) for p in self._processes):
+                raise RankEnded(f"a rank has ended; commits {self._counts()}")
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"not within {LIMIT_S} s; commits {[len(c) for c in self.by_rank.values()]}")
+                raise TimeoutError(f"not within {LIMIT_S:.0f} s; commits {self._counts()}")
             for key, _ in self._selector.select(0.05):
                 self._read(key.fd)
+
+    def _counts(self) -> list[int]:
+        return [len(c) for c in self.by_rank.values()]
 
     def _read(self, descriptor: int) -> None:
         arrived = os.read(descriptor, 65536)
@@ -74,7 +82,7 @@ class Commits:
 
 
 def lose(processes: Sequence[subprocess.Popen[bytes]], ranks: int, victim: Callable[[], int]) -> Loss:
-    """Kill the last rank (its process: `victim()`) in the middle of an iteration. Raises TimeoutError."""
+    """Kill the last rank (its process: `victim()`) in the middle of an iteration. Raises TimeoutError, RankEnded."""
     commits = Commits(processes, ranks)
     seen = commits.by_rank
     commits.wait(lambda: all(sum(world == ranks for *_, world in seen[r]) >= BEFORE for r in seen))
