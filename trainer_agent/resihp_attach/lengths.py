@@ -7,8 +7,7 @@ said (`source="shape"`): the squares are then those of rows without padding, an 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 _CUMULATIVE = ("cu_seq_lens_q", "cu_seqlens", "cu_seqlens_q")
 _POSITIONS = ("position_ids", "positions")
@@ -17,8 +16,7 @@ _FEW = 4096
 _TOKENS = ("input_ids", "tokens", "text", "inputs_embeds")
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """Of one micro-batch."""
 
     tokens: int
@@ -32,8 +30,8 @@ NOTHING = Work(0, 0, "none")
 
 def of_lengths(lengths: Iterable[int], source: str = "declared") -> Work:
     """Documents of these lengths."""
-    known = [int(n) for n in lengths]
-    return Work(sum(known), sum(n * n for n in known), source)
+    known = list(map(int, lengths))
+    return Work(sum(known), sum([n * n for n in known]), source)
 
 
 def of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Work:
@@ -113,8 +111,8 @@ def _mask(mask: Any) -> Work:
         return Work(tokens, max(tokens, 2 * visible - tokens), "mask")
     if mask.numel() <= _FEW:
         rows = mask.tolist()
-        if all(value in (0, 1) for row in rows for value in set(row)):
-            return of_lengths([sum(row) for row in rows], "mask")
+        if all(row.count(0) + row.count(1) == len(row) for row in rows):
+            return of_lengths(map(sum, rows), "mask")
     top = int(mask.max()) if mask.numel() else 0
     if top <= 1 and not mask.dtype.is_floating_point:  # the usual one; this is called for every micro-batch
         return of_lengths(mask.sum(dim=1).tolist(), "mask")

@@ -81,16 +81,15 @@ class Recorder:
         """Of the whole model, with gradients. Nested calls count once."""
         self._depth[0] += 1
         if self._depth[0] == 1 and not self.phase:
-            self._tick()
-            self._first_pass()
-            self._now.works.append(self._known(work))
             self._forward = self._mark()
+            if self.iteration == 0:
+                self._first_pass()
+            self._now.works.append(self._known(work))
 
     def forward_ends(self) -> None:
         self._depth[0] = max(0, self._depth[0] - 1)
         span, self._forward = (self._forward, None) if self._depth[0] == 0 else (None, self._forward)
         if span is not None:
-            self._tick()
             self._now.forward_s.append(self._mark().compute_since(span))
 
     def backward_begins(self) -> bool:
@@ -98,7 +97,6 @@ class Recorder:
         self._depth[1] += 1
         if self._depth[1] > 1 or self.phase:
             return False
-        self._tick()
         self._gradient = None
         self._backward = self._mark()
         return True
@@ -110,7 +108,7 @@ class Recorder:
             self._tick()
             last = self._gradient or self._mark()
             self._now.backward_s.append(last.compute_since(span))
-            tail_s = self._clock() - last.at_s - (self._now.wait_s - last.waited_s)
+            tail_s = self.progress_s - last.at_s - (self._now.wait_s - last.waited_s)
             self._now.wait_s += max(0.0, tail_s)
 
     def gradients_done(self) -> None:
@@ -125,20 +123,22 @@ class Recorder:
         end = self._mark()
         self._wait_delay_s += end.held_s - begun.held_s
         self._now.wait_s += end.at_s - begun.at_s - (end.waited_s - begun.waited_s)  # a wait inside counts once
-        self._tick()
 
     def _mark(self) -> _Mark:
-        return _Mark(self._clock(), self._now.wait_s, self._delay() - self._wait_delay_s)
+        """Now; a sign of progress, too."""
+        self._tick()
+        return _Mark(self.progress_s, self._now.wait_s, self._delay() - self._wait_delay_s)
 
     # --- iterations -----------------------------------------------------------------------------------------------
 
     def step_done(self) -> None:
         """The optimizer has stepped: the iteration is over. A step without a pass before it is none (a second
         optimizer, a schedule-free wrapper)."""
-        now_s, done = self._clock(), self._now
+        done = self._now
         if not (done.backward_s or done.forward_s):
             return
         self._tick()
+        now_s = self.progress_s
         self.iteration += 1
         self.compute_s = sum(done.forward_s) + sum(done.backward_s)
         self._now = _Iteration(now_s)
@@ -160,7 +160,6 @@ class Recorder:
         """One micro-batch of a loop that says so itself. If nobody sees the model being called inside, everything but
         backward passes and waits counts as its forward pass."""
         self.declared = work
-        self._tick()
         now, begun = self._now, self._mark()
         num_seen, backward_s = len(now.forward_s), sum(now.backward_s)
         try:
@@ -217,8 +216,8 @@ class Recorder:
 
     def _first_pass(self) -> None:
         """What came before training (imports, data, the first connection) belongs to no iteration."""
-        if self.iteration == 0 and not (self._now.forward_s or self._now.backward_s):
-            self._now.begun_s = self._clock()
+        if not (self._now.forward_s or self._now.backward_s):
+            self._now.begun_s = self.progress_s
 
     def _tick(self) -> None:
         self.ops += 1

@@ -94,9 +94,10 @@ class Watch:
     @guard("start")
     def start(self) -> None:
         """Open the line, if an agent is named and it is not open. Called at the first step at the latest."""
-        path = os.environ.get(place.SOCKET)
-        me = str(os.getpid())
-        if self.client is not None or not path or os.environ.setdefault(place.OWNER, me) != me:
+        if self.client is not None:
+            return
+        path, me = os.environ.get(place.SOCKET), str(os.getpid())
+        if not path or os.environ.setdefault(place.OWNER, me) != me:
             return
         self.place = _with_torch_rank(place.read_place())
         self.client = Client(path, self._hello, self._state)

@@ -30,8 +30,8 @@ def names(forward: Callable[..., Any]) -> tuple[str, ...]:
 
 
 @guard("lengths")
-def _work(args: tuple[Any, ...], kwargs: dict[str, Any], model: Any) -> lengths.Work:
-    """`model(ids, mask)` tells as much as `model(input_ids=ids, attention_mask=mask)`."""
+def _work(args: tuple[Any, ...], kwargs: dict[str, Any], model: Any) -> lengths.Work | None:
+    """`model(ids, mask)` tells as much as `model(input_ids=ids, attention_mask=mask)`. None if that fails."""
     if args and model is not None:
         kwargs = {**dict(zip(names(type(model).forward), args, strict=False)), **kwargs}
     return lengths.of_call(args, kwargs)
