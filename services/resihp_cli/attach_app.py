@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         "launch",
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
-        epilog="Example: resihp launch --nproc-per-node 4 examples/launch_ddp.py",
+        epilog="Example: resihp launch --nproc-per-node 4 examples/attach/launch_ddp.py",
     )(launch)
 
 
