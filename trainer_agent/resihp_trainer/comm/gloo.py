@@ -9,14 +9,20 @@ be emptied (`surrender`), whoever still refers to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from resihp_trainer.comm.aborts import AbortFlag
 from resihp_trainer.comm.collectives import BackendCollectives
-from resihp_trainer.comm.port import CommunicationFailed, Pending, Ticker
+from resihp_trainer.comm.direct import Followed, is_small, reduce_into, spread_into
+from resihp_trainer.comm.operand import require_contiguous, require_gatherable
+from resihp_trainer.comm.port import CommunicationFailed, Pending, ReduceOp, Ticker
 from resihp_trainer.comm.waits import WaitCounter
 
 SLICE = timedelta(milliseconds=50)
@@ -44,7 +50,29 @@ class GlooGroup(BackendCollectives):
         self.epoch = epoch
         self.around = around
         self._backend = backend
+        self._own: int = backend.rank()
         self._running: set[GlooPending] = set()
+
+    def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Pending:
+        if not is_small(tensor, len(self.ranks)):
+            return super().all_reduce(tensor, op)
+        require_contiguous(tensor)
+        received, exchange = self._send_to_all(tensor)
+        return Followed(exchange, partial(reduce_into, tensor, received, self._own, op))
+
+    def all_gather(self, outputs: Sequence[Tensor], tensor: Tensor) -> Pending:
+        if not is_small(tensor, len(self.ranks)):
+            return super().all_gather(outputs, tensor)
+        require_gatherable(outputs, tensor, len(self.ranks))
+        received, exchange = self._send_to_all(tensor)
+        return Followed(exchange, partial(spread_into, outputs, tensor, received, self._own))
+
+    def _send_to_all(self, tensor: Tensor) -> tuple[Tensor, Pending]:
+        """What the others send meanwhile, in their order."""
+        sent = tensor.detach().view(-1).repeat(len(self.ranks) - 1)
+        received = torch.empty_like(sent)
+        splits = [0 if index == self._own else tensor.numel() for index in range(len(self.ranks))]
+        return received, self.all_to_all(received, sent, splits, splits)
 
     def _start(self, operation: str, *operands: Any) -> Pending:
         self.around.aborts.check(self.epoch)
