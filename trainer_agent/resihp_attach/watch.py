@@ -73,9 +73,9 @@ class Watch:
         return self.phase(name, max_s)
 
     @guard("loss")
-    def loss(self, value: float) -> None:
-        """The loss of the iteration, if it is a finite number that is at hand."""
-        number = float(value)
+    def loss(self, value: Any) -> None:
+        """The loss of the iteration that is going on: a number, or a tensor of one on the host, which must be finite."""
+        number = float(value.detach() if hasattr(value, "detach") else value)
         self.recorder.loss = number if number - number == 0.0 else None
 
     @guard("step")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
+from resihp_attach import Watch
 from resihp_attach.lengths import Work
 from resihp_attach.recorder import Recorder
 
@@ -193,3 +195,13 @@ def test_what_comes_before_training_belongs_to_no_iteration(hands: Hands) -> Non
     hands.micro_batch()
     hands.recorder.step_done()
     assert hands.frames[0]["step_s"] == pytest.approx(3.0)
+
+
+def test_a_loss_may_be_a_number_or_a_tensor_that_wants_a_gradient() -> None:
+    own = Watch()
+    own.loss(2.5)
+    assert own.recorder.loss == 2.5
+    own.loss(torch.tensor(1.5, requires_grad=True))  # without a warning
+    assert own.recorder.loss == 1.5
+    own.loss(float("nan"))
+    assert own.recorder.loss is None
