@@ -74,7 +74,7 @@ class Watch:
 
     @guard("loss")
     def loss(self, value: Any) -> None:
-        """The loss of the iteration that is going on: a number, or a tensor of one on the host, which must be finite."""
+        """The loss of the iteration that goes on: a finite number, or a tensor of one on the host."""
         number = float(value.detach() if hasattr(value, "detach") else value)
         self.recorder.loss = number if number - number == 0.0 else None
 
