@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.beside_torchft.commits import RankEnded, lose
-from benchmarks.beside_torchft.rounds import CONFIGURED, Outcome, Side, in_turns, loads, render, torchft
-from benchmarks.report import machine, write
+from benchmarks.beside_torchft.rounds import CONFIGURED, Outcome, Side, circumstances, in_turns, render, torchft
+from benchmarks.report import write
 
 RANK = "benchmarks.attach_survival.torchft_rank"
 _ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--torchft", metavar="PYTHON")
     parser.add_argument("--kept", type=Path, help="what is measured, read and added to")
     given = parser.parse_args()
-    facts = {**machine(), "job": f"MLP, 0.9 M parameters, plain DDP, {given.ranks} ranks, float32, gloo, loopback"}
+    facts = {"job": f"MLP, 0.9 M parameters, plain DDP, {given.ranks} ranks, float32, gloo, loopback"}
     os.environ["OMP_NUM_THREADS"] = "1"
     every = sides(given.ranks, given.torchft)
     found = in_turns(every, given.runs, given.kept)
@@ -82,7 +82,7 @@ def main() -> None:
     command = f"python -m benchmarks.attach_survival --runs {given.runs}" + " --torchft PYTHON" * bool(given.torchft)
     text = f"{body}\n\n{render(every, found)}"
     print(
-        write("attach_survival", "Plain DDP: loss of a rank", command, facts | {"load": loads(found)}, text).read_text()
+        write("attach_survival", "Plain DDP: loss of a rank", command, circumstances(found) | facts, text).read_text()
     )
 
 

@@ -61,14 +61,12 @@ class Commits:
         deadline_s = time.monotonic() + LIMIT_S
         while not is_reached():
             if any(p.poll() not in (None, -signal.SIGKILL) for p in self._processes):
-                raise RankEnded(f"a rank has ended; commits {self._counts()}")
+                raise RankEnded("a rank that nobody killed has ended")
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"not within {LIMIT_S:.0f} s; commits {self._counts()}")
+                counts = [len(c) for c in self.by_rank.values()]
+                raise TimeoutError(f"not within {LIMIT_S:.0f} s; commits {counts}")
             for key, _ in self._selector.select(0.05):
                 self._read(key.fd)
-
-    def _counts(self) -> list[int]:
-        return [len(c) for c in self.by_rank.values()]
 
     def _read(self, descriptor: int) -> None:
         arrived = os.read(descriptor, 65536)

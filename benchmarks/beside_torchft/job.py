@@ -51,7 +51,7 @@ def run(given: argparse.Namespace, folder: Path) -> dict[str, object]:
         try:
             return asdict(lose(processes, given.replicas, lambda: processes[-1].pid))
         except (TimeoutError, RankEnded) as error:
-            return {"failure": f"{error}; {last_words(logs)}"}
+            return {"failure": f"{error}: {last_words(logs)}"}
 
 
 def last_words(logs: Sequence[Path]) -> str:
@@ -61,7 +61,7 @@ def last_words(logs: Sequence[Path]) -> str:
         raised = [at for at, line in enumerate(lines) if re.match(r"[\w.]*(Error|Exception|Timeout)\b", line)]
         if raised:
             places = [line for line in lines[: raised[-1]] if line.startswith("File ") and "torchft/" in line]
-            where = f" in torchft/{places[-1].split('torchft/')[-1]}" if places else ""
+            where = f" in torchft/{places[-1].split('torchft/')[-1].replace(chr(34), '')}" if places else ""
             return f"{lines[raised[-1]][:160]}{where}"
     return "nothing said"
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.report import Spread, milliseconds, table
+from benchmarks.report import Spread, machine, milliseconds, table
 
 TUNED = ("--heartbeat-ms", "300", "--timeout", "5")
 CONFIGURED = (
@@ -78,22 +79,17 @@ def render(sides: Sequence[Side], found: Mapping[str, Sequence[Outcome]]) -> str
 
 def _row(side: Side, found: Mapping[str, Sequence[Outcome]]) -> list[str]:
     outcomes = found[side.key]
-    good = [(float(str(o["total_s"])), float(str(o["iteration_s"]))) for o in outcomes if "total_s" in o]
-    every = [milliseconds(total - iteration) for total, iteration in good]
-    every += [f"FAILED: {o['failure']}" for o in outcomes if "failure" in o]
     name = side.name + next((f" ({o['version']})" for o in outcomes if "version" in o), "")
-    if not good:
-        return [name, side.lost, "-", "; ".join(every), "-"]
-    stall = Spread.of([total - iteration for total, iteration in good])
-    return [name, side.lost, milliseconds(stall.median), "; ".join(every), milliseconds(median_of(good))]
+    good = [(float(str(o["total_s"])), float(str(o["iteration_s"]))) for o in outcomes if "total_s" in o]
+    stalls, iterations = [total - iteration for total, iteration in good], [iteration for _, iteration in good]
+    failures = Counter(str(o["failure"]) for o in outcomes if "failure" in o)
+    every = [milliseconds(stall) for stall in stalls] + [f"FAILED {n} x: {text}" for text, n in failures.items()]
+    medians = [milliseconds(Spread.of(values).median) if values else "-" for values in (stalls, iterations)]
+    return [name, side.lost, medians[0], "; ".join(every), medians[1]]
 
 
-def median_of(good: Sequence[tuple[float, float]]) -> float:
-    """Of the iterations."""
-    return Spread.of([iteration for _, iteration in good]).median
-
-
-def loads(found: Mapping[str, Sequence[Outcome]]) -> str:
-    """What else the machine did, over all runs."""
+def circumstances(found: Mapping[str, Sequence[Outcome]]) -> dict[str, str]:
+    """The machine, and what else it did over all runs."""
     every = [float(str(o["load"])) for outcomes in found.values() for o in outcomes]
-    return f"{min(every):.1f} to {max(every):.1f} after a run (1 minute)"
+    about = {key: text for key, text in machine().items() if not key.startswith("load")}
+    return {**about, "load": f"{min(every):.1f} to {max(every):.1f} after a run (1 minute)"}

@@ -7,9 +7,9 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from benchmarks.beside_torchft.rounds import CONFIGURED, Outcome, Side, in_turns, loads, render, torchft
+from benchmarks.beside_torchft.rounds import CONFIGURED, Outcome, Side, circumstances, in_turns, render, torchft
 from benchmarks.engine_recovery.losses import data_parallel, lose
-from benchmarks.report import machine, write
+from benchmarks.report import write
 from resihp_trainer.trials.zygote_client import ZygoteClient
 
 
@@ -22,7 +22,7 @@ def beside(python: str, runs: int, kept: Path | None) -> None:
         for tuned in (False, True):
             how = "tuned" if tuned else "default"
             sides.append(Side(f"torchft, {how} timeouts", lost, partial(theirs, python, replicas, tuned)))
-    facts = {**machine(), "job": "demo model, DP 2 and DP 3, float32, gloo, loopback"}
+    facts = {"job": "demo model, DP 2 and DP 3, float32, gloo, loopback"}
     found = in_turns(sides, runs, kept)
     body = (
         "The demo's model, data parallel, one process per replica, gloo over loopback, the same cores, one replica "
@@ -33,7 +33,7 @@ def beside(python: str, runs: int, kept: Path | None) -> None:
     command = f"python -m benchmarks.engine_recovery --torchft PYTHON --runs {runs}"
     text = body + render(sides, found)
     print(
-        write("torchft", "Loss of a replica, beside torchft", command, facts | {"load": loads(found)}, text).read_text()
+        write("torchft", "Loss of a replica, beside torchft", command, circumstances(found) | facts, text).read_text()
     )
 
 
