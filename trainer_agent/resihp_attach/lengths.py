@@ -55,11 +55,11 @@ def of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Work:
 def of_batch(batch: Mapping[str, Any]) -> Work | None:
     """A batch by its usual names; None if it has none of them."""
     for name in _CUMULATIVE:
-        if (tensor := _local(batch.get(name))) is not None:
+        if name in batch and (tensor := _local(batch[name])) is not None:
             return _cumulative(tensor)
     mask = _local(batch.get("attention_mask"))
     for name in _POSITIONS:
-        if (tensor := _local(batch.get(name))) is not None and tensor.dim() in (1, 2):
+        if name in batch and (tensor := _local(batch[name])) is not None and tensor.dim() in (1, 2):
             return _positions(tensor, mask)
     if mask is not None and mask.dim() in (2, 4):
         return _mask(mask)
