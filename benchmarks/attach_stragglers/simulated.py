@@ -1,15 +1,10 @@
-"""Who is slow among 4 data-parallel ranks: this detector beside the straggler sections of NVIDIA's resiliency package.
+"""Many simulated streams of what an attached rank measures: compute seconds, tokens, squared lengths; 2 % noise.
 
-    python -m benchmarks.attach_stragglers [--seeds 40] [--package FOLDER]
-
-Simulated streams of what an attached rank measures (compute seconds, tokens, squared lengths; 2 % noise). The package's
-own scoring runs if it can be imported (`--package`: a folder with it; its CUDA parts are not needed for sections), else
-its published rule.
+The package's own scoring runs if it can be imported, else its published rule.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
@@ -19,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import machine, table, write
+from benchmarks.attach_stragglers.sections import THRESHOLD
+from benchmarks.report import table
 from resihp_detect import DeviceLevel
 from resihp_detect.verdict import VerdictKind
 
 RANKS, HEALTHY, AFTER, CULPRIT = 4, 200, 100, 2
-THRESHOLD = 0.75
-"""The package's default."""
 
 
 @dataclass
@@ -141,16 +135,12 @@ def compare(name: str, method: Callable[[Stream], list[set[int]]], seeds: int, s
     return [name, *cells, str(false), f"{1e6 * statistics.median(costs):.0f}"]
 
 
-def main() -> None:
-    """Write benchmarks/results/attach_stragglers.md."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=40)
-    parser.add_argument("--package", help="folder that holds nvidia_resiliency_ext")
-    given = parser.parse_args()
+def body(seeds: int, package: str | None) -> str:
+    """Text and tables. `package`: folder that holds nvidia_resiliency_ext."""
     judge: Callable[[Sequence[float]], set[int]] = published
     rule = "its published rule"
-    if given.package:
-        sys.path.insert(0, given.package)
+    if package:
+        sys.path.insert(0, package)
         from nvidia_resiliency_ext.straggler import reporting
         from nvidia_resiliency_ext.straggler.statistics import Statistic
 
@@ -163,26 +153,16 @@ def main() -> None:
     }
     header = ("", "1.2x: named, delay", "1.3x", "2x", "false alarms", "us per iteration")
     tables = []
-    for title, spread in (("Documents of varying length (log-normal, 0.8)", 0.8), ("Equal documents", 0.0)):
-        rows = [compare(name, method, given.seeds, spread) for name, method in methods.items()]
-        tables.append(f"## {title}\n\n{table(header, rows)}")
-    body = (
-        f"**Simulated**: {given.seeds} streams of 4 ranks per factor, 8 documents per rank and iteration; rank 2 is "
+    for title, spread in (("documents of varying length (log-normal, 0.8)", 0.8), ("equal documents", 0.0)):
+        rows = [compare(name, method, seeds, spread) for name, method in methods.items()]
+        tables.append(f"### Simulated, {title}\n\n{table(header, rows)}")
+    text = (
+        f"**Simulated**: {seeds} streams of 4 ranks per factor, 8 documents per rank and iteration; rank 2 is "
         f"slow from iteration {HEALTHY} on, for {AFTER} iterations. Delays in iterations (median); a rank that is "
         "called slow by chance while it is slow counts as named. False alarms: of healthy ranks, and of rank 2 while "
-        f"healthy, in all {given.seeds * 4 * (HEALTHY + AFTER)} iterations. Sections: NVIDIA's resiliency package "
+        f"healthy, in all {seeds * 4 * (HEALTHY + AFTER)} iterations. Sections: NVIDIA's resiliency package "
         f"({rule}; default threshold {THRESHOLD}, which 1.2x and 1.3x do not reach by themselves). Processor time is "
         "that of the decision for all ranks, without any transport.\n\nA section around the backward pass of DDP ends "
         "on all ranks when the slowest one's gradients are there, so nobody stands out; our client subtracts that wait."
     )
-    body = "\n\n".join((body, *tables))
-    command = f"python -m benchmarks.attach_stragglers --seeds {given.seeds}"
-    command += " --package FOLDER" if given.package else ""
-    facts = {**machine(), "job": "simulated, 4 data-parallel ranks"}
-    print(
-        write("attach_stragglers", "Slow ranks, beside NVIDIA's straggler sections", command, facts, body).read_text()
-    )
-
-
-if __name__ == "__main__":
-    main()
+    return "\n\n".join(("## Simulated streams", text, *tables))
