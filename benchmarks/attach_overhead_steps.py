@@ -66,6 +66,7 @@ class Switch:
         self._places: list[tuple[Any, str]] = [
             (torch.autograd, "backward"),
             (DistributedDataParallel, "forward"),
+            (DistributedDataParallel, "_sync_buffers"),
             (dist.Work, "wait"),
         ]
         self._step_hooks: dict[int, Any] = optimizers._global_optimizer_post_hooks
