@@ -52,6 +52,13 @@ factor = 0.25
 iteration = 30
 """
 
+CORRUPTIBLE = """
+[telemetry]
+fingerprint_every = 10
+[snapshots]
+every = 10
+"""
+
 
 def slow(p: float, iterations: int) -> str:
     """`resihp demo --slow 5@30xP`: what its document says."""
@@ -142,6 +149,19 @@ async def slow_link(iterations: int, *, by_hand: bool = False) -> dict[str, Any]
             async for told in client.events(job=JOB, name="LinkSlow", after=0, reconnect=False):
                 return dict(told.body)
     raise DemoFailed("no slow link was said")
+
+
+async def corrupted(rank: int, iterations: int = 160) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A demo on the virtual clock in which one bit of a rank's parameters flips once iteration 12 is committed: the
+    first `StateCorrupted`, and the demo's document."""
+    text = QUIET.format(iterations=iterations, pp=2, dp=2) + CORRUPTIBLE
+    with _job_file(text) as path:
+        async with demo([path], command_name="train") as running, GatewayClient(await _url(running)) as client:
+            await running.reach(client, 12)
+            await client.inflict(JOB, rank, "corrupt")
+            async for told in client.events(job=JOB, name="StateCorrupted", after=0, reconnect=False):
+                return dict(told.body), await running.result()
+    raise DemoFailed("nobody was said to be damaged")
 
 
 async def _url(running: RunningDemo) -> str:

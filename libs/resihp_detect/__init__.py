@@ -17,6 +17,7 @@ from resihp_detect.link_level import LinkLevel, least_waiting
 from resihp_detect.liveness import BeatIntervals, LivenessConfig, confidence, normal_tail_phi
 from resihp_detect.matched_level import MatchedConfig, MatchedLevel
 from resihp_detect.probe_level import ProbeLevel
+from resihp_detect.redone import Damage, Redone
 from resihp_detect.roster import Roster
 from resihp_detect.schedule_time import ScheduleTime
 from resihp_detect.step_level import StepLevel
@@ -27,6 +28,7 @@ __all__ = [
     "NUM_FEATURES",
     "Assembly",
     "BeatIntervals",
+    "Damage",
     "DeviceLevel",
     "DeviceMemory",
     "Divergence",
@@ -43,6 +45,7 @@ __all__ = [
     "PeerConfig",
     "ProbeLevel",
     "Record",
+    "Redone",
     "Roster",
     "Row",
     "ScheduleTime",

@@ -19,6 +19,7 @@ from resihp_detect.fingerprints import Divergence, Fingerprints
 from resihp_detect.group_links import GroupLinks
 from resihp_detect.probe_level import GROUP as STANDBY
 from resihp_detect.probe_level import ProbeLevel
+from resihp_detect.redone import CONFIDENCE, Damage, Redone, Sums
 from resihp_detect.step_level import JOB, StepLevel
 from resihp_detect.verdict import Verdict, VerdictKind
 from resihp_detect.work import Share, peer_groups, shares
@@ -44,6 +45,8 @@ class Row:
     probe_s: float = 0.0
     """0: not probed."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
+    distances: Mapping[str, Sums] = field(default_factory=dict)
+    """Bucket -> how far the rank's earlier state of this iteration was from the redone one."""
     tp_wait_s: float = 0.0
     """Waited in collectives of its TP group; 0: not known."""
     link_s: Mapping[str, float] = field(default_factory=dict)
@@ -74,6 +77,7 @@ class JobLevel:
         self._shares: Mapping[int, Share] = {}
         self.judged = 0
         """Newest iteration that was judged."""
+        self._state: Fingerprints | None = None
         self._probed: dict[str, int] = {}
         self._begin(plan)
 
@@ -103,7 +107,10 @@ class JobLevel:
         kinds = (GroupLinks.of_tp_groups(plan, mine, self.config), GroupLinks.of_edges(plan, mine, self.config))
         self._links = [links for links in kinds if links is not None]
         self._steps: StepLevel | None = None
-        self._state = Fingerprints(len(owners)) if self._is_mine(STATE) and owners else None
+        agreed = self._state.agreed if self._state is not None else None
+        watches = self._is_mine(STATE) and bool(owners)
+        self._state = Fingerprints(len(owners), agreed=agreed) if watches else None
+        self._redone = Redone(len(owners)) if watches else None
         for rank in plan.active:
             self.probes.leave(str(rank))
         for rank in plan.standby if self._is_mine(STANDBY) else ():
@@ -151,6 +158,8 @@ class JobLevel:
                 self.probes.learn(str(row.rank), row.probe_s, p=self._p(str(row.rank)))
             if row.fingerprints and self._state is not None:
                 verdicts += (_diverged(d) for d in self._state.add(iteration, row.rank, row.fingerprints))
+            if self._redone is not None and (damage := self._redone.add(iteration, row.rank, row.distances)):
+                verdicts.append(_damaged(damage))
         for frame in frames:
             verdicts += self._judge(frame)
         return tuple(verdicts)
@@ -225,6 +234,7 @@ class JobLevel:
             "level": self.level.snapshot() if self.level is not None else None,
             "assembly": self._assembly.snapshot() if self._assembly is not None else None,
             "state": self._state.snapshot() if self._state is not None else None,
+            "redone": self._redone.snapshot() if self._redone is not None else None,
             "links": [links.snapshot() for links in self._links],
             "steps": self._steps.snapshot() if self._steps is not None else None,
             "probes": self.probes.snapshot(),
@@ -247,7 +257,8 @@ class JobLevel:
         if state["steps"] is not None:
             job._steps = StepLevel(job.plan, model, job.config)
         parts = (
-            (job.level, "level"), (job._assembly, "assembly"), (job._state, "state"), (job._steps, "steps"),
+            (job.level, "level"), (job._assembly, "assembly"), (job._state, "state"), (job._redone, "redone"),
+            (job._steps, "steps"),
         )  # fmt: skip
         for part, key in parts:
             if (part is None) != (state[key] is None):
@@ -267,6 +278,15 @@ def _diverged(found: Divergence) -> Verdict:
         "bucket": found.bucket,
         "ranks": list(found.ranks),
         "is_majority": found.is_majority,
+        "agreed_iteration": found.agreed,
         "digests": {str(rank): digest for rank, digest in found.digests.items()},
     }
     return Verdict(VerdictKind.STATE_DIVERGED, found.iteration, found.iteration, STATE, evidence=evidence)
+
+
+def _damaged(found: Damage) -> Verdict:
+    distances = {b: {str(rank): list(s) for rank, s in of.items()} for b, of in found.distances.items()}
+    evidence = {"ranks": list(found.ranks), "distances": distances}
+    return Verdict(
+        VerdictKind.STATE_CORRUPTED, found.iteration, found.iteration, STATE, confidence=CONFIDENCE, evidence=evidence
+    )

@@ -24,6 +24,8 @@ class VerdictKind(StrEnum):
     JOB_RECOVERED = "JobRecovered"
     STATE_DIVERGED = "StateDiverged"
     """Replicas hold different bits (`evidence["ranks"]`): silent corruption."""
+    STATE_CORRUPTED = "StateCorrupted"
+    """Of replicas that differed, these were damaged: the redone state says so."""
     HETEROGENEITY = "Heterogeneity"
     """Devices differ for good, within what their peers show too: said once."""
     WORKLOAD_SHIFT = "WorkloadShift"

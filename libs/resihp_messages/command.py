@@ -66,6 +66,9 @@ class ApplyPlan(_Command):
     dead_ranks: tuple[RankField, ...] = ()
     placement: Placement = ()
     """Node and start of every rank of the plan's world and of every dead rank."""
+    back_to: Count | None = None
+    """Only `recovery`: replicas agreed after this iteration and differ since. All ranks go back to a copy of the state
+    that is not newer, and redo what follows (docs/protocol.md, claim 9)."""
 
 
 class FenceWorker(_Command):

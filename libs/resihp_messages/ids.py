@@ -19,6 +19,8 @@ Count = Annotated[int, Field(ge=0, lt=2**53)]
 Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 """A duration measured on a monotonic clock, in seconds."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Distances = tuple[Finite, Finite, Finite]
+"""Sums over elements of |earlier - redone|: of parameters, first and second moments."""
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16,64}$")]
 Text = Annotated[str, StringConstraints(max_length=4096)]
 StateSource = Literal["live", "snapshot", "checkpoint"]

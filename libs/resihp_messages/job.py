@@ -203,7 +203,8 @@ class SnapshotConfig(_Strict):
     every: Annotated[int, Field(ge=0)] = 50
     """Every so many iterations each rank copies its parameters and moments, beside the training, to a rank on another
     node, in another replica and stage where there is one. At most this many iterations are lost, plus those that one
-    copy takes beyond the first. Costs memory for two to four more copies of a rank's state. 0 switches it off."""
+    copy takes beyond the first. Costs memory for two to six more copies of a rank's state: the newest complete one, the
+    one under way, and an older one to go back to if fingerprints show that replicas differ. 0 switches it off."""
     apart_s: Seconds = 60.0
     """Seconds of training that are at least between two copies, which come at a multiple of `every` nevertheless. A
     copy costs as much however short the iterations are: a fifth of one of 512 tokens. 0, also if only `every` is given:

@@ -12,7 +12,19 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from resihp_messages.codec import MAX_MESSAGE_BYTES, MalformedMessage, pack, unpack
-from resihp_messages.ids import Count, Digest, Finite, JsonObject, RankField, Seconds, StateSource, Text, Token, Wire
+from resihp_messages.ids import (
+    Count,
+    Digest,
+    Distances,
+    Finite,
+    JsonObject,
+    RankField,
+    Seconds,
+    StateSource,
+    Text,
+    Token,
+    Wire,
+)
 from resihp_messages.job import JobSpec
 from resihp_messages.placement import Placement
 
@@ -48,6 +60,8 @@ class InstallPlan(Wire):
     dead_ranks: tuple[RankField, ...] = ()
     placement: Placement = ()
     """Node and start of every rank of the plan's world and of every dead rank; the same for all of them."""
+    back_to: Count | None = None
+    """Only `recovery`: go back to the newest copy of the state that is not newer than this iteration."""
 
 
 class AbortEpoch(Wire):
@@ -204,6 +218,9 @@ class IterationCommitted(Wire):
     fingerprints: dict[str, str] = Field(default_factory=dict)
     """In some iterations: bucket of equal owners -> 64-bit digest of its slices' parameters and moments, in hex. Equal
     on all owners of the bucket."""
+    distances: dict[str, Distances] = Field(default_factory=dict)
+    """In the iteration from which replicas that differed went back, once it is redone: bucket of equal owners -> how
+    far this rank's earlier state was from the redone one."""
     phases_s: dict[str, Seconds] = Field(default_factory=dict)
     """Announced work besides training (`snapshot`, `checkpoint`, `evaluation`) -> seconds of the training thread that
     it took. Evaluation comes before the iteration and is not in its `step_s`."""

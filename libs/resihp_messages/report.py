@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from resihp_messages.envelope import Body, Kind
-from resihp_messages.ids import Count, Finite, RankField, Seconds, Text, Token, Wire
+from resihp_messages.ids import Count, Distances, Finite, RankField, Seconds, Text, Token, Wire
 
 REQUIRED_COLUMNS = (
     "step_s",
@@ -29,6 +29,7 @@ OPTIONAL_COLUMNS = (
     "unit_backward_s",
     "unit_weight_s",
     "fingerprints",
+    "distances",
     "phases_s",
     "probe_s",
     "link_wait_s",
@@ -114,6 +115,9 @@ class IterationReport(Body):
     fingerprints: tuple[dict[str, str], ...] = ()
     """Per rank, in some iterations: bucket of equal owners -> 64-bit digest of its slices' state, in hex. Two ranks
     that name the same bucket must name the same digest."""
+    distances: tuple[dict[str, Distances], ...] = ()
+    """Per rank, in the iteration from which replicas that differed went back, once it is redone: bucket -> how far the
+    rank's earlier state was from the redone one. The owner that is farther held the damage."""
     probe_s: tuple[Seconds, ...] = ()
     """Per rank, in some iterations: seconds of the compute probe (docs/detection.md); 0: none."""
     link_wait_s: tuple[dict[str, Seconds], ...] = ()

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from resihp_messages import AnyEnvelope, Body, Envelope, Kind, encode
@@ -153,6 +153,15 @@ class UnitOfWork:
         where = (t.incidents.c.id == incident_id, t.incidents.c.closed_at.is_(None))
         values = {"closed_at": self.now, "resolution": resolution}
         await self.connection.execute(update(t.incidents).where(*where).values(**values))
+
+    async def name_culprits(self, incident_id: str, *, ranks: Sequence[int], **values: Any) -> None:
+        """What was found out later about an incident: whom it is about, and columns of its row."""
+        where = t.incidents.c.id == incident_id
+        await self.connection.execute(update(t.incidents).where(where).values(ranks=list(ranks), **values))
+        await self.connection.execute(delete(t.incident_ranks).where(t.incident_ranks.c.incident_id == incident_id))
+        concerned = [{"incident_id": incident_id, "rank": rank} for rank in sorted(set(ranks))]
+        if concerned:
+            await self.connection.execute(insert(t.incident_ranks), concerned)
 
     async def add_reconfiguration(self, record: ReconfigurationRecord) -> None:
         values = asdict(record) | {"status": str(record.status), "alternatives": list(record.alternatives)}

@@ -114,7 +114,14 @@ class JobHealth:
         match verdict.kind:
             case VerdictKind.DEVICE_SUSPECTED | VerdictKind.DEVICE_SLOW | VerdictKind.LINK_SLOW | VerdictKind.JOB_SLOW:
                 self._incidents[device] = incident_id(verdict, scene)
-            case VerdictKind.DEVICE_RECOVERED | VerdictKind.LINK_RECOVERED | VerdictKind.JOB_RECOVERED:
+            case VerdictKind.STATE_DIVERGED:  # in several buckets, or again: one fault until the culprit is known
+                self._incidents.setdefault(device, incident_id(verdict, scene))
+            case (
+                VerdictKind.DEVICE_RECOVERED
+                | VerdictKind.LINK_RECOVERED
+                | VerdictKind.JOB_RECOVERED
+                | VerdictKind.STATE_CORRUPTED
+            ):
                 return self._incidents.pop(device, "")
             case _:
                 return ""
@@ -184,6 +191,7 @@ def rows_of(report: IterationReport) -> Iterator[Row]:
             report.sum_sq_len[i],
             probes[i] if probes else 0.0,
             prints[i] if prints else {},
+            report.distances[i] if report.distances else {},
             0.0 if report.virtual_clock else report.tp_wait_s[i],  # collectives are not on the virtual clock
             report.link_wait_s[i] if report.link_wait_s else {},
             0.0 if is_known or is_announced else report.step_s[i],

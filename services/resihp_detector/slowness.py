@@ -21,6 +21,7 @@ _EVENTS: Mapping[VerdictKind, tuple[type[event._FailureEvent], Any]] = {
     VerdictKind.WORKLOAD_SHIFT: (event.WorkloadShift, "workload_shift"),
     VerdictKind.HETEROGENEITY: (event.HeterogeneityFound, "heterogeneity"),
     VerdictKind.STATE_DIVERGED: (event.StateDiverged, "state_diverged"),
+    VerdictKind.STATE_CORRUPTED: (event.StateCorrupted, "state_corrupted"),
 }
 
 
@@ -99,7 +100,9 @@ def _advice(verdict: Verdict, ranks: tuple[int, ...]) -> str:
         case VerdictKind.STATE_DIVERGED if verdict.evidence.get("is_majority"):
             return f"exclude rank {who}: the others agree"
         case VerdictKind.STATE_DIVERGED:
-            return f"stop trusting ranks {who}: they differ, and nobody can say who is right"
+            return f"go back to a state that ranks {who} agreed on, and redo: then the one that was damaged shows"
+        case VerdictKind.STATE_CORRUPTED:
+            return f"the state is right again; exclude rank {who} if this happens to it once more"
         case VerdictKind.LINK_SLOW:
             return f"keep heavy traffic off the link between ranks {who}"
         case VerdictKind.JOB_SLOW:

@@ -30,7 +30,7 @@ from resihp_messages.report import IterationReport
 
 log = structlog.get_logger(__name__)
 
-_VERSION = 2
+_VERSION = 3
 _RETRY_S = 0.2
 _FIRST_S = 1.0
 _ASK_AGAIN_S = 30.0

@@ -223,6 +223,7 @@ _WRITERS: dict[str, Callable[[Mapping[str, Any], _Name], str]] = {
     "WorkloadShift": lambda b, _: "the work changed for all devices of a group: no fault",
     "HeterogeneityFound": _judged("differ for good: no fault"),
     "StateDiverged": _judged("hold a state that differs from its copies"),
+    "StateCorrupted": _judged("held the damaged state, which is repaired"),
     "ValidationConcluded": lambda b, _: f"probes: {b['verdict']['fault'].replace('_', ' ')} ({b['advice']})",
     "DecisionMade": _decided,
     "DecisionClosed": lambda b, _: f"decision {b['outcome']}" + (f": {b['reason']}" if b.get("reason") else ""),

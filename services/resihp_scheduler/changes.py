@@ -14,9 +14,11 @@ from resihp_scheduler.phases import Outcome
 from resihp_scheduler.planning import Choice
 from resihp_scheduler.situation import Situation
 from resihp_scheduler.term import Term
-from resihp_store import PlanRecord, ReconfigurationRecord, ReconfigurationStatus, UnitOfWork, decisions
+from resihp_store import PlanRecord, ReconfigurationRecord, ReconfigurationStatus, UnitOfWork, decisions, queries
 
 Mode = Literal["initial", "recovery", "planned"]
+DIVERGED = "state_diverged"
+"""Kind of an incident. An open one has ranks go back."""
 MANY_RANKS = 128
 """From here on plans and placements travel in their compact forms; below, anybody can read the messages."""
 
@@ -108,6 +110,7 @@ async def _send_plan(
     document, *bases = (
         compact(known) if many else dict(known) for known in (plan.to_dict(), *(base.plan for base in situation.bases))
     )
+    back_to = await _agreed_before(work, situation.name) if cause.mode == "recovery" else None
     parts = _placement(situation, {*plan.world, *situation.lost})
     placement = PackedPlacement.of(parts) if many else parts
     for node, devices in nodes.items():
@@ -123,11 +126,19 @@ async def _send_plan(
             store_address=store_address,
             dead_ranks=tuple(sorted(situation.lost)),
             placement=placement,
+            back_to=back_to,
         )
         envelope = term.envelope(
             body, job=situation.name, epoch=plan.epoch, correlation_id=cause.correlation_id or identifier
         )
         await work.send(envelope, detail=node)
+
+
+async def _agreed_before(work: UnitOfWork, job: str) -> int | None:
+    """Where all ranks go back to because replicas differ. Until a recovery is applied, each that takes its place says
+    so too: nobody knows who has gone back already."""
+    incidents = await queries.incidents(work.connection, job_name=job, only_open=True)
+    return min((int(i.evidence["agreed_iteration"]) for i in incidents if i.kind == DIVERGED), default=None)
 
 
 def _placement(situation: Situation, ranks: Iterable[int]) -> tuple[NodeRanks, ...]:

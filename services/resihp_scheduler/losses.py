@@ -20,7 +20,7 @@ from resihp_store import DeviceState, IncidentRecord, JobState, NodeState, UnitO
 
 log = structlog.get_logger(__name__)
 
-Failure = event.WorkerLost | event.WorkerFrozen | event.NodeLost | event.LinkLost
+Failure = event.WorkerLost | event.WorkerFrozen | event.NodeLost | event.LinkLost | event.StateDiverged
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Fault:
         )
 
 
-def _fault(envelope: AnyEnvelope, body: Failure, job: str, message_id: str) -> Fault:
+def fault_of(envelope: AnyEnvelope, body: Failure, job: str, message_id: str) -> Fault:
     return Fault(
         job=job,
         kind=body.verdict.fault,
@@ -84,7 +84,7 @@ async def devices_lost(
 ) -> Outcome:
     """A verdict that excludes devices. One about a whole node concerns every job that has devices there."""
     if envelope.job != FLEET:
-        await _lose(term, _fault(envelope, body, envelope.job, envelope.message_id), envelope)
+        await _lose(term, fault_of(envelope, body, envelope.job, envelope.message_id), envelope)
     else:
         async with term.store.read() as connection:
             start = body.evidence.get("incarnation")  # of the agent: a newer one may hold new devices already
@@ -94,7 +94,7 @@ async def devices_lost(
                 if d.node == body.verdict.node and start in (None, d.incarnation)
             ]
         for job in sorted({d.job for d in devices}):
-            fault = _fault(envelope, body, job, derived_id(envelope.message_id, job))
+            fault = fault_of(envelope, body, job, derived_id(envelope.message_id, job))
             ranks = fault.ranks or frozenset(d.rank for d in devices if d.job == job)
             await _lose(term, replace(fault, ranks=ranks), envelope)
     async with term.transaction() as work:
@@ -252,23 +252,24 @@ async def link_lost(term: Term, envelope: AnyEnvelope, body: event.LinkLost) -> 
         situation = await load(work.connection, envelope.job)
         if situation is None or situation.job.state is not JobState.RUNNING:
             return Ack()
-        if envelope.epoch < situation.newest_epoch and _newer_recovery(situation, envelope.epoch):
+        if is_being_replaced(situation, envelope.epoch):
             log.info("broken link belongs to a past epoch", job=envelope.job, epoch=envelope.epoch)
             return Ack()
-        fault = _fault(envelope, body, envelope.job, envelope.message_id)
+        fault = fault_of(envelope, body, envelope.job, envelope.message_id)
         attempt = situation.open.attempt + 1 if situation.open and situation.open.mode != "planned" else 1
-        await _renew(term, work, situation, fault, attempt, received_s)
+        await renew(term, work, situation, fault, "form all groups anew", attempt, received_s)
     return Ack()
 
 
-def _newer_recovery(situation: Situation, epoch: int) -> bool:
+def is_being_replaced(situation: Situation, epoch: int) -> bool:
     """Whether the groups of `epoch` are being replaced anyway (a pending planned change does not do that)."""
     return any(c.new_epoch > epoch and c.mode != "planned" for c in situation.changes)
 
 
-async def _renew(
-    term: Term, work: UnitOfWork, situation: Situation, fault: Fault, attempt: int, received_s: float
+async def renew(
+    term: Term, work: UnitOfWork, situation: Situation, fault: Fault, answer: str, attempt: int, received_s: float
 ) -> None:
+    """An incident that the layout in force under a new epoch is the answer to."""
     incident = fault.incident(work)
     await work.add_incident(incident)
     if situation.finished:
@@ -281,7 +282,7 @@ async def _renew(
         return
     cause = Cause(
         mode="recovery",
-        reason=f"{fault.text}; form all groups anew",
+        reason=f"{fault.text}; {answer}",
         incident_id=incident.id,
         correlation_id=fault.correlation_id,
         detect_s=fault.detect_s,

@@ -9,7 +9,7 @@ import structlog
 from resihp_bus import Ack, Outcome
 from resihp_messages import AnyEnvelope, ack
 from resihp_plan import ParallelPlan
-from resihp_scheduler import changes, endings, phases, replan, returns
+from resihp_scheduler import changes, diverged, endings, phases, replan, returns
 from resihp_scheduler.aim import SLOW
 from resihp_scheduler.changes import Cause
 from resihp_scheduler.losses import same_layout, start_running
@@ -125,7 +125,7 @@ async def _complete(term: Term, work: UnitOfWork, change: ReconfigurationRecord)
     if change.mode == "recovery":
         for incident in await queries.incidents(work.connection, job_name=change.job, only_open=True):
             if incident.kind != SLOW:  # over when the device has recovered
-                await work.close_incident(incident.id, f"repaired by {change.id}")
+                await work.close_incident(incident.id, diverged.resolution(incident, change.id, result))
     return True
 
 

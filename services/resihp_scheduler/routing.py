@@ -9,7 +9,7 @@ import structlog
 
 from resihp_bus import Ack, Handler, Outcome, Retry
 from resihp_messages import AnyEnvelope, Body, Kind, ack, event
-from resihp_scheduler import attached, fleet, losses, progress, slowness
+from resihp_scheduler import attached, diverged, fleet, losses, progress, slowness
 from resihp_scheduler.term import SOURCE, Term
 from resihp_store import LeadershipLost, StoreUnavailable
 
@@ -27,6 +27,8 @@ HANDLERS: Mapping[type[Body], Handle] = {
     event.WorkerFrozen: losses.devices_lost,
     event.NodeLost: losses.devices_lost,
     event.LinkLost: losses.link_lost,
+    event.StateDiverged: diverged.state_diverged,
+    event.StateCorrupted: diverged.state_corrupted,
     event.WorkersAttached: attached.workers_attached,
     event.WorkerResumed: attached.worker_resumed,
     event.JobHung: attached.job_hung,

@@ -76,6 +76,7 @@ BODIES: tuple[Body, ...] = (
         store_address="127.0.0.1:29500",
         dead_ranks=(3,),
         placement=(NodeRanks(node="n0", ranks=(0, 1), starts=(2, 0)), NodeRanks(node="n1", ranks=(3,))),
+        back_to=50,
     ),
     command.WatchWorkers(
         node="n0",
@@ -130,6 +131,7 @@ BODIES: tuple[Body, ...] = (
     event.JobSlow(**SLOWNESS),
     event.JobRecovered(**SLOWNESS),
     event.HeterogeneityFound(**SLOWNESS),
+    event.StateCorrupted(**SLOWNESS),
     event.StateDiverged(**SLOWNESS),
     event.ValidationConcluded(**SLOWNESS),
     event.JobSubmitted(spec=JobSpec().model_dump(mode="json")),
@@ -211,6 +213,7 @@ BODIES: tuple[Body, ...] = (
         unit_backward_s=((0.03, 0.03), (0.06,)),
         unit_weight_s=((), (0.03,)),
         fingerprints=({"bucket/0-4": "00ff00ff00ff00ff"}, {}),
+        distances=({"bucket/0-4": (1e-3, 2e-5, 3e-9)}, {}),
         phases_s=({"snapshot": 0.002}, {}),
         probe_s=(0.0, 0.004),
         link_wait_s=({"tp/0-1": 0.001}, {"tp/0-1": 0.002}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,9 +44,8 @@ async def declare(
     **evidence: Any,
 ) -> AnyEnvelope:
     """A verdict, as the detector would publish it."""
-    faults = {"WorkerLost": "worker_lost", "WorkerFrozen": "worker_frozen", "NodeLost": "node_lost"}
     name = kind.schema_name.partition(".")[0]
-    fault: Any = faults.get(name, "link_broken")
+    fault: Any = "link_broken" if kind is event.LinkLost else re.sub("(?<!^)(?=[A-Z])", "_", name).lower()
     verdict = Verdict(fault=fault, ranks=tuple(ranks), node=node, p=0.0, confidence=1.0)
     body = kind(evidence={"detect_s": 0.004, **evidence}, verdict=verdict, advice="exclude")
     return await say(bus, body, job=job, detail=name, source="detector", epoch=epoch, message_id=message_id or new_id())

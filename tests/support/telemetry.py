@@ -43,6 +43,9 @@ class PlayedJob:
     """Rank -> by how much all of its pipeline transfers take longer."""
     digests: dict[int, str] = field(default_factory=dict)
     """Rank -> what it says of every bucket that it shares; missing: what all say."""
+    distances: dict[int, float] = field(default_factory=dict)
+    """Rank -> how far its parameters were from the redone ones, told after iteration `redone`; missing: 1e-3."""
+    redone: int = 0
     iteration: int = 0
     reconfiguration_id: str = "r1"
 
@@ -156,6 +159,7 @@ class PlayedJob:
             link_wait_s=tuple(self._edges_s(rank, works[rank]) for rank in ranks),
             probe_s=tuple(rows[rank]["probe_s"] for rank in ranks),  # type: ignore[misc]
             fingerprints=tuple(self._fingerprints(rank) if due else {} for rank in ranks),
+            distances=tuple(self._distances(rank) if self.iteration == self.redone else {} for rank in ranks),
             virtual_clock=self.virtual_clock,
             reconfiguration_id=self.reconfiguration_id,
         )
@@ -195,3 +199,6 @@ class PlayedJob:
             return {}
         _, stage, member = position
         return {f"bucket/s{stage}m{member}": self.digests.get(rank, "00ff")}
+
+    def _distances(self, rank: int) -> dict[str, tuple[float, float, float]]:
+        return {bucket: (self.distances.get(rank, 1e-3), 1e-5, 1e-9) for bucket in self._fingerprints(rank)}

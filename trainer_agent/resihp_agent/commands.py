@@ -204,6 +204,7 @@ class CommandHandler:
                 store_address=body.store_address,
                 dead_ranks=body.dead_ranks,
                 placement=body.placement,
+                back_to=body.back_to,
             ),
             local,
         )

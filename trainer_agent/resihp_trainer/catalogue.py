@@ -8,7 +8,7 @@ the catalogues, which are the same on every rank after the exchange.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -102,9 +102,16 @@ def choose(
     *,
     what: str,
     resume: bool = False,
+    newest: int | None = None,
 ) -> Recovery:
     """The newest complete state: in memory, else on disk. `what`: why it is asked for, for the text of `StateGone`.
-    `resume`: the job begins; then a damaged checkpoint is not passed over for an older one."""
+    `resume`: the job begins; then a damaged checkpoint is not passed over for an older one. `newest`: only a state that
+    is not newer than this iteration, if there is any."""
+    if newest is not None:
+        try:
+            return choose(_not_newer(catalogues, newest), target, model, node_of, what=what)
+        except StateGone:
+            return choose(catalogues, target, model, node_of, what=what)
     damaged = sorted({d for c in catalogues.values() for d in c.damaged}, reverse=True)
     reached = max(c.reached for c in catalogues.values())
     notes = []
@@ -124,6 +131,17 @@ def choose(
         return Recovery(disk, max(0, reached - disk), "checkpoint")
     notes += [text for _, text in damaged]
     raise StateGone(f"{what}; no complete snapshot and no checkpoint" + "".join(f"; {n}" for n in notes[:4]))
+
+
+def _not_newer(catalogues: Mapping[int, Catalogue], newest: int) -> dict[int, Catalogue]:
+    return {
+        rank: replace(
+            c,
+            copies=tuple(copy for copy in c.copies if copy.applied.iteration <= newest),
+            checkpoints=tuple(i for i in c.checkpoints if i <= newest),
+        )
+        for rank, c in catalogues.items()
+    }
 
 
 @dataclass

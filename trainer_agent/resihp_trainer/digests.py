@@ -6,6 +6,7 @@ largest part of both state moves and snapshots.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,9 +15,16 @@ import xxhash
 from torch import Tensor
 
 from resihp_plan import Bucket, GroupKind, group_name
-from resihp_trainer.shards import ShardSet
+from resihp_trainer.shards import STATE_TENSORS, ShardSet
 
 DIGEST_BYTES = 16
+FARTHEST = sys.float_info.max
+"""A distance that is no number: messages carry finite ones only."""
+
+
+def is_fingerprinted(iteration: int, every: int, *, first_of_epoch: bool) -> bool:
+    """Whether ranks digest their state after this iteration: regularly, and when the layout is new. 0: never."""
+    return every > 0 and (first_of_epoch or iteration % every == 0)
 
 
 def digest_of(raw: Tensor) -> Tensor:
@@ -51,6 +59,19 @@ class Fingerprints:
     def take(self) -> dict[str, str]:
         """Name of each shared bucket -> 64-bit digest of its present contents, in hex."""
         return {name: _digest_of_all(views) for name, views in self.views.items()}
+
+    def distances(self, earlier: Fingerprints) -> dict[str, tuple[float, float, float]]:
+        """Name of each shared bucket -> sums of |earlier - present| of its parameters, first and second moments, in
+        float64. Added up in the same order on all owners, so that equal parts have equal sums to the last bit."""
+        found = {}
+        for name, views in self.views.items():
+            sums = [0.0] * STATE_TENSORS
+            for i, (now, then) in enumerate(zip(views, earlier.views[name], strict=True)):
+                there = then.contiguous().double()
+                sums[i % STATE_TENSORS] += float((now.contiguous().cpu().double() - there).abs().sum())
+            parameter, first, second = (min(s, FARTHEST) if s == s else FARTHEST for s in sums)
+            found[name] = parameter, first, second
+        return found
 
 
 def _digest_of_all(views: Sequence[Tensor]) -> str:

@@ -167,7 +167,7 @@ class Engine:
                 redo_s=end - active.installed_at if first else 0.0,
                 probe_s=probe_s,
                 phases_s={**step.phases_s, **announced},
-                **telemetry(context.spec, active, step),
+                **telemetry(context.spec, active, step, first_of_epoch=first, disputed=state.take_disputed()),
             )
         )
         if step.outcome.probes and order is not None:

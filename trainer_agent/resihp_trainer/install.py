@@ -100,7 +100,7 @@ def install(
     rebuilt = clock()
     page.place(epoch=plan.epoch, iteration=state.committed, state=PageState.MOVING)
     context.faults.strike(FaultPoint.MOVE, state.committed)
-    moved = _bring_state(context, state, saver, world, headers, target, nodes)
+    moved = _bring_state(context, state, saver, world, headers, target, nodes, command.back_to)
     built = context.communicator.complete(begun)  # the other groups were built while the state moved
     _ready(context.faults, world, state, moved, plan.epoch)
     saver.enter(target, guards, built)
@@ -131,21 +131,28 @@ def _bring_state(
     headers: Mapping[int, Header],
     target: Layout,
     nodes: Mapping[int, str],
+    back_to: int | None,
 ) -> Moved:
     """Settle, and build this rank's shards of the new layout: from those that hold the newest state, else from what
-    copies there are, else (before the first iteration) from the seed or the checkpoint that the job resumes."""
+    copies there are, else (before the first iteration) from the seed or the checkpoint that the job resumes.
+
+    `back_to`: the newest state is not trusted, because replicas differ; from copies that are not newer than this.
+    """
     rank, tick = context.rank, context.page.tick
     checkpoints = context.spec.checkpoints
     try:
         conclusion = conclude(headers, target.plan, target, context.model, state.known, nodes)
     except StateLost as lost:
-        return recover(context, state, saver, world, target, nodes, resume=False, what=str(lost))
+        return recover(context, state, saver, world, target, nodes, what=str(lost), newest=back_to)
     base = state.settle(rank, conclusion)
+    if back_to is not None and conclusion.moves is not None:
+        state.dispute(base)
+        return recover(context, state, saver, world, target, nodes, what="replicas differ", newest=back_to)
     if conclusion.moves is not None:
         return move_state(base, target, conclusion.moves, world, rank, context.dtype, tick, context.accelerator)
     if checkpoints.resume:
         what = f"nothing to resume in {checkpoints.path}"
-        return recover(context, state, saver, world, target, nodes, resume=True, what=what)
+        return recover(context, state, saver, world, target, nodes, what=what, resume=True)
     require_fresh_folder(checkpoints.path)
     fresh = ShardSet.initial(
         target, rank, seed=context.spec.seed, dtype=context.dtype, tick=tick, accelerator=context.accelerator

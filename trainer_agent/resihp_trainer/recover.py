@@ -41,15 +41,21 @@ def recover(
     target: Layout,
     node_of: Mapping[int, str] | None,
     *,
-    resume: bool,
     what: str,
+    resume: bool = False,
+    newest: int | None = None,
 ) -> Moved:
     """Agree on the newest complete state, go back to it, and build this rank's shards of `target` from it.
 
-    `resume`: the job begins, only checkpoints count. Raises `StateGone`, and what `Pending.wait` raises.
+    `resume`: the job begins, only checkpoints count. `newest`: what is newer than this iteration is not trusted; if
+    there is nothing else, the job goes on with it all the same. Raises `StateGone`, and what `Pending.wait` raises.
     """
     mine = _catalogue(context, state, saver, world)
-    found = choose(exchange(world, mine, context.rank), target, context.model, node_of, what=what, resume=resume)
+    found = choose(
+        exchange(world, mine, context.rank), target, context.model, node_of, what=what, resume=resume, newest=newest
+    )
+    if newest is not None and found.iteration <= newest and context.rank == min(world.ranks):
+        _put_aside(context, found.iteration)
     if found.source == "checkpoint":
         return _from_disk(context, state, saver, target, found)
     assert found.base is not None
@@ -100,6 +106,18 @@ def _inspect(context: Context, thread: Executor, folder: Path, world: Group) -> 
     check_fits(folder, manifest, context.model, seed=context.spec.seed, dtype=context.dtype)
     mine = sorted(manifest.files)[world.ranks.index(context.rank) :: len(world.ranks)]
     _aside(context, thread, lambda: check_files(folder, manifest, mine))
+
+
+def _put_aside(context: Context, iteration: int) -> None:
+    """Checkpoints of the history that is given up because replicas differed are not resumed from; whoever wants to look
+    at them finds them under another name."""
+    path = context.spec.checkpoints.path
+    for newer, folder in available(Path(path)) if path is not None else ():
+        if newer > iteration:
+            try:
+                folder.rename(folder.with_name(f"suspect-{folder.name}-{context.clock():.0f}"))
+            except OSError as error:  # it will be replaced when its iteration is committed again
+                print(f"checkpoint {folder}: {error}", file=sys.stderr, flush=True)
 
 
 def _from_disk(context: Context, state: TrainingState, saver: Saver, target: Layout, found: Recovery) -> Moved:

@@ -15,6 +15,7 @@ from resihp_messages import JobSpec
 from resihp_plan import Layout
 from resihp_trainer.checkpoints import Checkpoints, Failed
 from resihp_trainer.comm.port import Group
+from resihp_trainer.digests import is_fingerprinted
 from resihp_trainer.join import Applied
 from resihp_trainer.shards import ShardSet
 from resihp_trainer.snapshots import PAUSE_S, Snapshots
@@ -28,6 +29,7 @@ class Saver:
         self, spec: JobSpec, rank: int, dtype: torch.dtype, tick: Callable[[], None], checkpoint_failed: Failed
     ) -> None:
         self._every, self._last, self._tick = spec.snapshots.every, spec.iterations, tick
+        self._print_every = spec.telemetry.fingerprint_every
         self._apart_s, self._since_s = spec.snapshots.apart_s, 0.0
         self._voted_at = time.perf_counter()
         self._file_every = spec.checkpoints.every
@@ -39,7 +41,9 @@ class Saver:
             if spec.checkpoints.path is not None
             else None
         )
-        self._world_size, self._guarded, self._is_first, self._wants_file = 0, False, True, False
+        self._world_size, self._copies, self._is_first, self._wants_file = 0, False, True, False
+        self._is_new = True
+        """Nothing was committed in the epoch yet."""
         self._spent_s = 0.0
 
     @property
@@ -57,8 +61,10 @@ class Saver:
     def enter(self, held: Layout, guards: Mapping[int, int], groups: Mapping[str, Group]) -> None:
         """An epoch is installed on all its ranks."""
         self.snapshots.enter(held, guards, groups)
-        self._world_size, self._guarded = len(held.plan.world), bool(guards)
-        self._is_first, self._wants_file = True, False
+        # Replicas are copies of each other, and guard nothing, unless they may differ: then each goes back to its own.
+        may_differ = self.takes_copies and self._print_every > 0 and len(held.plan.replicas) > 1
+        self._world_size, self._copies = len(held.plan.world), bool(guards) or may_differ
+        self._is_first, self._is_new, self._wants_file = True, True, False
         self._since_s, self._voted_at = 0.0, time.perf_counter()
 
     def switch(self) -> None:
@@ -101,6 +107,9 @@ class Saver:
             self.checkpoints.conclude(outcome.files, self._world_size)
             self._wants_file |= iteration % self._file_every == 0
         self._since_s += outcome.seconds
+        if is_fingerprinted(iteration, self._print_every, first_of_epoch=self._is_new):
+            self.snapshots.fingerprinted(iteration)
+        self._is_new = False
         if not outcome.next_epoch:
             self._begin(held, applied)
         spent_s = self._spent_s + time.perf_counter() - start
@@ -116,7 +125,7 @@ class Saver:
         if file is not None and file.is_busy:
             file = None
         # The first commit of an epoch: the copies that died with other ranks are replaced at once.
-        copies_due = self._guarded and (self._is_first or self._is_time(applied.iteration))
+        copies_due = self._copies and (self._is_first or self._is_time(applied.iteration))
         if not copies_due and file is None:
             return
         self._is_first, self._since_s = False, 0.0

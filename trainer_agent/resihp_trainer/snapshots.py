@@ -3,7 +3,9 @@
 A snapshot is the state after one committed iteration in the layout of one epoch. Taking it is a *round* of the epoch:
 all ranks begin it after the same commit, copy their shards in a thread, exchange them in pairs beside the next
 iteration, and learn from a vote that everybody is done. Only then older snapshots are dropped, so that a complete one
-exists at every moment after the first round (docs/protocol.md, claim 5).
+exists at every moment after the first round (docs/protocol.md, claim 5). Of the complete ones stay: the newest, and the
+newest that is not newer than each of the last two fingerprints: when one shows that replicas differ, the state at the
+one before can be gone back to (claim 9).
 
 The training thread calls everything here; the copying thread only reads shards that nobody changes before the commit
 after next, and writes buffers that nobody else reads before it is done.
@@ -27,8 +29,8 @@ from resihp_trainer.shards import ShardSet
 
 Key = tuple[int, int]
 """(iteration, epoch of the layout)."""
-MAX_KEPT = 3
-"""Snapshots that a rank keeps at most: the newest complete one and two newer ones of rounds that epochs cut short."""
+MAX_OPEN = 2
+"""Snapshots of rounds that epochs cut short that a rank keeps at most, beside complete ones."""
 PAUSE_S = 0.05
 
 
@@ -78,6 +80,8 @@ class Snapshots:
 
     def __init__(self, rank: int, dtype: torch.dtype, copier: Executor, tick: Callable[[], None]) -> None:
         self.kept: dict[Key, Snapshot] = {}
+        self._prints: tuple[int, ...] = ()
+        """The last two iterations after which ranks took fingerprints, ascending."""
         self._rank, self._dtype, self._copier, self._tick = rank, dtype, copier, tick
         self._layout: Layout | None = None
         self._guards: Mapping[int, int] = {}
@@ -154,10 +158,12 @@ class Snapshots:
         if votes > world_size:  # somebody has no copy: a later round will do better
             return
         self.kept[r.key].is_complete = True
-        for key in [key for key in self.kept if key < r.key]:
-            old = self.kept.pop(key)
-            if old.is_complete and not old.is_lent and old.layout is self._layout:
-                self._spare += old.copies.values()
+        self._drop()
+
+    def fingerprinted(self, iteration: int) -> None:
+        """Ranks take fingerprints after the commit of `iteration`."""
+        self._prints = (*self._prints, iteration)[-2:]
+        self._drop()
 
     def finish(self) -> None:
         """Wait for what runs in the groups of this epoch, before all ranks leave it together."""
@@ -204,15 +210,23 @@ class Snapshots:
     def _note(self, key: Key, rank: int, buffer: Tensor) -> None:
         if (snapshot := self.kept.get(key)) is not None:
             snapshot.copies[rank] = buffer
-            self._bound()
+            self._drop()
 
-    def _bound(self) -> None:
-        """Epochs that are cut short one after the other leave incomplete snapshots behind: the newest are worth most,
-        and the newest complete one stays whatever comes."""
-        complete = max((key for key, s in self.kept.items() if s.is_complete), default=None)
-        newest = sorted(key for key in self.kept if key != complete)[-(MAX_KEPT - 1) :]
-        self.kept = {key: s for key, s in self.kept.items() if key == complete or key in newest}
+    def _drop(self) -> None:
+        """Epochs that are cut short one after the other leave incomplete snapshots behind: the newest are worth most.
+        The newest complete one stays whatever comes, and those that fingerprints may send us back to."""
+        complete = sorted(key for key, s in self.kept.items() if s.is_complete)
+        stay = set(complete[-1:])
+        for iteration in self._prints:
+            stay.update([key for key in complete if key[0] <= iteration][-1:])
+        newest = max(complete, default=(-1, -1))
+        stay.update(sorted(key for key, s in self.kept.items() if not s.is_complete and key > newest)[-MAX_OPEN:])
+        for key in self.kept.keys() - stay:
+            old = self.kept.pop(key)
+            if old.is_complete and not old.is_lent and old.layout is self._layout:
+                self._spare += old.copies.values()
 
     def forget_after(self, iteration: int) -> None:
         """All ranks went back to the state after `iteration`: what is newer belongs to a history given up."""
         self.kept = {key: s for key, s in self.kept.items() if key[0] <= iteration}
+        self._prints = tuple(i for i in self._prints if i <= iteration)

@@ -9,6 +9,7 @@ from resihp_messages import OptimizerConfig
 from resihp_messages.ids import StateSource
 from resihp_plan import ParallelPlan
 from resihp_trainer import allocator
+from resihp_trainer.dispute import Disputed
 from resihp_trainer.gradients import Gradients
 from resihp_trainer.join import Applied, Conclusion, Header, Synchronised
 from resihp_trainer.optimizer import apply_step, clip_factor
@@ -45,6 +46,8 @@ class TrainingState:
     applied: Applied | None = None
     is_original: bool = False
     setback: Setback = Setback()
+    disputed: Disputed | None = None
+    """What replicas did not agree on, until that iteration is redone."""
     known: dict[int, ParallelPlan] = field(default_factory=dict)
     """Plans by epoch in whose layout some rank may hold state."""
 
@@ -80,6 +83,20 @@ class TrainingState:
         if base is not None:
             self.holdings = {base.layout.plan.epoch: base}
         return base
+
+    def dispute(self, held: ShardSet | None) -> None:
+        """All members are about to go back because replicas differ. Of a second order before the first one's iterations
+        are redone, the first one's state is what tells."""
+        if held is not None and (self.disputed is None or self.disputed.iteration <= self.committed):
+            dtype = next((s.parameter.dtype for s in held.shards.values()), None)
+            self.disputed = Disputed.of(held, self.committed, dtype) if dtype is not None else None
+
+    def take_disputed(self) -> Disputed | None:
+        """Once, when that iteration is committed again. One that was passed without being asked for is void."""
+        if self.disputed is None or self.committed < self.disputed.iteration:
+            return None
+        found, self.disputed = self.disputed, None
+        return found if found.iteration == self.committed else None
 
     def go_back(self, applied: Applied, setback: Setback, keep: int | None = None) -> None:
         """All members go on after `applied`, an earlier step or the same. `keep`: the epoch of the layout whose live

@@ -26,6 +26,7 @@ class Verdict(Wire):
         "workload_shift",
         "heterogeneity",
         "state_diverged",
+        "state_corrupted",
         "job_hung",
         "nothing_found",
     ]
@@ -138,6 +139,13 @@ class StateDiverged(_FailureEvent):
     concerned if there is no majority."""
 
     schema_name: ClassVar[str] = "StateDiverged.v1"
+
+
+class StateCorrupted(_FailureEvent):
+    """The end of a `StateDiverged`: the iterations were redone from a state that all agreed on, and the earlier state
+    of `verdict.ranks` was farther from the redone one than that of their replicas, so theirs was damaged."""
+
+    schema_name: ClassVar[str] = "StateCorrupted.v1"
 
 
 class ValidationConcluded(_FailureEvent):

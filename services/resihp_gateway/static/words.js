@@ -57,6 +57,7 @@ const KINDS = {
   device_recovered: ["is as fast as before", "good"],
   workload_shift: ["work changed for all", "link"],
   state_diverged: ["holds a state that differs from its copies", "stop"],
+  state_corrupted: ["held the damaged state, now repaired", "good"],
   job_slow: ["iterations take too long", "slow"],
   job_recovered: ["iterations are as before", "good"],
   job_hung: ["is waited for: no progress", "stop"],

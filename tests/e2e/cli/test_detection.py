@@ -20,6 +20,15 @@ async def test_a_slow_pipeline_edge_is_named(by_hand: bool) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(300)
+async def test_a_flipped_bit_is_repaired_and_its_device_named() -> None:
+    told, document = await live.corrupted(1)
+    assert told["verdict"]["ranks"] == [1]
+    assert told["verdict"]["confidence"] > 0.99
+    assert document["holds"], document["failures"]  # parity with the undisturbed run among it
+
+
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 async def test_a_detector_that_is_killed_again_and_again_says_each_fault_once() -> None:
     document, kills = await live.with_kills(0.83, 70)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from resihp_detect import Fingerprints
+from resihp_detect import Divergence, Fingerprints, Redone
 from resihp_detect.localise import locate
-from resihp_messages.link import CorruptState, IterationCommitted, SetSpeed, Validate, Validated
+from resihp_messages.link import CorruptState, IterationCommitted, PlanInstalled, SetSpeed, Validate, Validated
 from resihp_plan import ParallelPlan
 from resihp_plan.probing import probing
 from resihp_trainer.trials.trainer_job import TrainerJob
@@ -73,17 +73,49 @@ def test_devices_are_probed_when_an_epoch_begins_and_while_they_stand_by(start_j
     assert abs(probes[4, 8] / probes[0, 1] - 2.0) < 0.1
 
 
-def test_a_flipped_bit_shows_in_the_fingerprints_of_its_replicas(start_job: StartJob) -> None:
-    job = start_job(8, telemetry={"fingerprint_every": 2})
+class Corruption:
+    """`on_pump`: flips a bit of rank 6 after iteration 3, and answers what the fingerprints show, as the scheduler
+    would: go back to where all agreed."""
+
+    def __init__(self, job: TrainerJob) -> None:
+        self._job, self._prints, self._heard = job, Fingerprints(8), 0
+        self.found: list[Divergence] = []
+        self._is_struck = False
+
+    def __call__(self) -> None:
+        if not self._is_struck and self._job.committed(0) >= 3:
+            self._job.send([6], CorruptState())
+            self._is_struck = True
+        frames = self._job.all(IterationCommitted, HEALTHY.epoch)
+        if len(frames) == self._heard or self.found:
+            return
+        self._heard, self._prints = len(frames), Fingerprints(8)
+        for rank, frame in frames:
+            if frame.fingerprints:
+                self.found += self._prints.add(frame.iteration, rank, frame.fingerprints)
+        if self.found:
+            self._job.install(HEALTHY.with_epoch(2), "recovery", back_to=self.found[0].agreed)
+
+
+def test_replicas_that_differ_go_back_to_where_they_agreed_and_the_damaged_one_shows(start_job: StartJob) -> None:
+    clock = {"virtual": True, "flops_per_s": 1.5e8}  # slow enough for us to answer before the job is over
+    job = start_job(14, telemetry={"fingerprint_every": 2}, snapshots={"every": 2}, clock=clock)
     job.install(HEALTHY, "initial")
-    job.run(on_pump=once(job, 3, lambda: job.send([6], CorruptState())))
-    state, found = Fingerprints(8), []
-    for rank, frame in job.all(IterationCommitted):
-        if frame.fingerprints:
-            found += state.add(frame.iteration, rank, frame.fingerprints)
-    assert found
-    assert min(d.iteration for d in found) <= 6
-    assert {d.ranks for d in found} == {(2, 6)}  # the same slice of the same stage; two replicas know no majority
+    corruption = Corruption(job)
+    job.run(on_pump=corruption)
+    assert {d.ranks for d in corruption.found} == {(2, 6)}  # one slice of one stage; two replicas know no majority
+    assert {d.agreed for d in corruption.found} <= {2, 4}
+    installed = [f for _, f in job.all(PlanInstalled, 2)]
+    assert len(installed) == 8
+    assert {f.state_source for f in installed} == {"snapshot"}
+    assert {f.committed for f in installed} <= {1, 2, 4}
+    assert all(f.lost_iterations > 0 for f in installed)
+    redone = Redone(8)
+    told = [(rank, f) for rank, f in job.all(IterationCommitted, 2) if f.distances]
+    assert len(told) == 8
+    (damage,) = [d for rank, f in told if (d := redone.add(f.iteration, rank, f.distances)) is not None]
+    assert damage.ranks == (6,)
+    assert_undisturbed(job)
 
 
 def test_both_ends_of_a_slow_link_say_how_long_its_transfers_took(start_job: StartJob) -> None:

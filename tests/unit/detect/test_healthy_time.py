@@ -20,12 +20,14 @@ from resihp_detect import (
     localise,
     peers,
     probe_level,
+    redone,
 )
 from resihp_detect.healthy_time import HealthyTime, fit_healthy_time
 from resihp_detect.peers import peer_medians, spread
 
 MODULES = [
     assembly, device_level, fingerprints, healthy_time, iteration_level, link_level, localise, peers, probe_level,
+    redone,
 ]  # fmt: skip
 
 

@@ -263,11 +263,35 @@ def test_corrupted_state_is_reported_once_with_the_pair_or_the_culprit() -> None
     [said] = run.said
     assert said.body.evidence["is_majority"] is False
     assert said.body.evidence["digests"] == {"2": "00ff", "6": "00fe"}
+    assert said.body.evidence["agreed_iteration"] == 10
     three = ParallelPlan(1, tuple(ReplicaPlan((stage(0, 8, r),), 3) for r in range(3)))
     run = Run(PlayedJob(three))
     run.job.digests[1] = "00fe"
     run.go_on(30)
     assert run.events() == [("state_diverged", (1,))]
+
+
+def test_of_a_pair_that_differed_the_damaged_one_shows_when_its_iteration_is_redone() -> None:
+    """In the next epoch, by a detector that was restarted meanwhile; the same incident."""
+    run = Run(PlayedJob(demo_plan()))
+    run.go_on(10)
+    run.job.digests[6] = "00fe"
+    run.go_on(13)
+    run.job.digests.clear()
+    run.job.change(demo_plan().with_epoch(2), "r2")
+    run.job.iteration, run.job.redone, run.job.distances[6] = 8, 23, 4e-3
+    run.go_on(5)
+    state = msgpack.unpackb(msgpack.packb(run.health.snapshot()), strict_map_key=False)
+    run.health = JobHealth.restored("demo", state, lambda job, group: True)
+    run.go_on(20)
+    assert run.events() == [("state_diverged", (2, 6)), ("state_corrupted", (6,))]
+    diverged, corrupted = run.said
+    assert corrupted.body.evidence["distances"]["bucket/s1m0"] == {"2": [1e-3, 1e-5, 1e-9], "6": [4e-3, 1e-5, 1e-9]}
+    assert corrupted.body.verdict.confidence == 0.996
+    assert corrupted.correlation_id == diverged.correlation_id
+    run.job.digests[6] = "00fe"  # once more, in the same epoch, after iteration 33
+    run.go_on(10)
+    assert run.said[-1].body.evidence["agreed_iteration"] == 30
 
 
 def test_a_healthy_job_of_varying_lengths_raises_nothing() -> None:

@@ -17,8 +17,8 @@ BY_KIND = {
     Kind.BEAT: "NodeBeat",
     Kind.REPORT: "IterationReport",
     Kind.SCORE: "HealthScores",
-    Kind.EVENT: """HeterogeneityFound JobRecovered JobSlow LinkRecovered StateDiverged ValidationConcluded
-        ActionAnswered ActionRequested DecisionClosed DecisionMade DeviceRecovered DeviceSlow
+    Kind.EVENT: """HeterogeneityFound JobRecovered JobSlow LinkRecovered StateCorrupted StateDiverged
+        ValidationConcluded ActionAnswered ActionRequested DecisionClosed DecisionMade DeviceRecovered DeviceSlow
         DeviceSuspected JobFailed JobFinished JobStarted JobSubmitted LinkBroken LinkLost LinkSlow
         ModeChanged NodeJoined NodeLeft NodeLost ReconfigurationApplied ReconfigurationPlanned
         ReconfigurationRejected ReconfigurationSuperseded WorkerExited WorkerFrozen WorkerLost

@@ -42,17 +42,18 @@ class Played:
 
     def __init__(self, iterations: int = 30, **spec: object) -> None:
         self.saver = Saver(small_job(iterations, **spec), 0, torch.float64, lambda: None, lambda *_: None)
+        self.held = HELD
         self.enter()
 
     def enter(self, guards: dict[int, int] | None = None) -> None:
-        self.saver.enter(HELD, GUARDS if guards is None else guards, {"copy/0-1": Sent()})  # type: ignore[dict-item]
+        self.saver.enter(self.held, GUARDS if guards is None else guards, {"copy/0-1": Sent()})  # type: ignore[dict-item]
 
     def commit(self, iteration: int, *, next_epoch: int = 0, votes: tuple[int, int] | None = None) -> dict[str, float]:
         copies, files, own_s = self.saver.ballot()
         assert own_s >= 0.0
         total = votes or (2 * copies, 2 * files)
         outcome = Outcome(iteration, 1.0, 10, 1.0, 2, 2, next_epoch, "", *total, self.seconds)
-        return self.saver.after_commit(values(HELD, 0), Applied(iteration, 1, 10, 2, 1.0, 1.0), outcome)
+        return self.saver.after_commit(values(self.held, 0), Applied(iteration, 1, 10, 2, 1.0, 1.0), outcome)
 
     @property
     def newest(self) -> int:
@@ -117,6 +118,15 @@ def test_none_on_the_eve_of_a_switch_or_without_a_guardian_or_switched_off() -> 
     off.enter({})
     assert off.commit(2) == {}
     assert not off.saver.takes_copies
+
+
+def test_replicas_without_guardians_keep_their_own_as_long_as_fingerprints_compare_them() -> None:
+    pair = layout(ParallelPlan(1, (replica(2, stage(0, 4, [0])), replica(1, stage(0, 4, [1])))), SPEC)
+    for every, expected in ((5, [1, 4, 8]), (0, [])):
+        job = Played(snapshots={"every": 4}, telemetry={"fingerprint_every": every})
+        job.held = pair
+        job.enter({})
+        assert begun(job, range(1, 10)) == expected
 
 
 def test_checkpoints_wait_for_the_round_under_way(tmp_path: Path) -> None:

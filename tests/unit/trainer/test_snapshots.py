@@ -13,7 +13,7 @@ from resihp_trainer.catalogue import Catalogue, Copies, StateGone, choose, excha
 from resihp_trainer.copies import collect, copy_bytes, fill, is_intact, parts_of, shards_in
 from resihp_trainer.join import Applied
 from resihp_trainer.moves import Moved, move_state
-from resihp_trainer.snapshots import MAX_KEPT, Snapshot, Snapshots
+from resihp_trainer.snapshots import MAX_OPEN, Snapshot, Snapshots
 from support.thread_groups import ThreadGroup, run_ranks
 from support.trainer_cases import HEALTHY, SPEC, replica, stage
 from support.trainer_state import PLANS, assert_known, values
@@ -102,7 +102,7 @@ def test_the_newest_complete_one_stays_whatever_comes() -> None:
         mine.enter(held, GUARDS, {})
         mine.begin(values(held, 0), Applied(6 + epoch, epoch, 1, 1, 1.0, 1.0))
         mine.rest()
-    assert len(mine.kept) == MAX_KEPT
+    assert len(mine.kept) == 1 + MAX_OPEN
     assert set(mine.kept) == {(6, 1), (13, 7), (14, 8)}
     mine.forget_after(13)
     assert set(mine.kept) == {(6, 1), (13, 7)}
@@ -133,6 +133,45 @@ def test_the_memory_of_a_dropped_snapshot_is_used_again_unless_it_is_lent(lend: 
         assert all(snapshot.copies for snapshot in lent)
     assert list(mine.kept) == [(8, 1)]
     assert (places[2] == places[0]) == (not lend)
+
+
+def test_what_a_fingerprint_may_send_us_back_to_stays() -> None:
+    mine = snapshots_of(0)
+    mine.enter(HELD, {}, {})
+    kept = {}
+    for iteration in range(1, 13):
+        if iteration in (1, 5, 10):
+            mine.fingerprinted(iteration)
+        if iteration % 2:
+            mine.begin(values(HELD, 0), Applied(iteration, 1, 1, 1, 1.0, 1.0))
+            assert mine.report(1) == 1
+            mine.conclude(1, 1)
+        kept[iteration] = sorted(key[0] for key in mine.kept)
+    # 5 may show that replicas differ: then 1, where they agreed, must be there; 10 sends us back to 5
+    assert kept[4] == [1, 3]
+    assert kept[6] == [1, 5]
+    assert kept[9] == [1, 5, 9]
+    assert kept[10] == [5, 9]
+    assert kept[12] == [5, 9, 11]
+    mine.forget_after(7)  # they went back to 5
+    assert sorted(key[0] for key in mine.kept) == [5]
+
+
+def test_only_what_is_old_enough_counts_if_there_is_any() -> None:
+    def copies(iteration: int, *, live: bool = False) -> Copies:
+        return Copies(HEALTHY, Applied(iteration, 1, 1, 1, 1.0, 1.0), tuple(range(8)), live)
+
+    told = {0: Catalogue(12, (copies(5), copies(9), copies(12, live=True)), (4, 8))}
+    for newest, iteration, source in (
+        (9, 9, "snapshot"),
+        (8, 8, "checkpoint"),
+        (7, 5, "snapshot"),
+        (4, 4, "checkpoint"),
+    ):
+        found = choose(told, HELD, SPEC, None, what="replicas differ", newest=newest)
+        assert (found.iteration, found.source, found.lost) == (iteration, source, 12 - iteration)
+    found = choose(told, HELD, SPEC, None, what="replicas differ", newest=3)
+    assert (found.iteration, found.source, found.lost) == (12, "live", 0)  # nothing is: the job goes on as it is
 
 
 def test_a_changed_byte_is_noticed() -> None:

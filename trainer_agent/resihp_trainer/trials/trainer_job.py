@@ -109,7 +109,12 @@ class TrainerJob:
                     continue
 
     def install(
-        self, plan: ParallelPlan, mode: str, ranks: Collection[int] | None = None, digest: str | None = None
+        self,
+        plan: ParallelPlan,
+        mode: str,
+        ranks: Collection[int] | None = None,
+        digest: str | None = None,
+        back_to: int | None = None,
     ) -> None:
         """Deliver a plan to its world (or to `ranks`), with all earlier plans as possible bases."""
         named = sorted({*plan.world, *self.dead})
@@ -123,6 +128,7 @@ class TrainerJob:
                 "base_plans": [p.to_dict() for p in self.plans],
                 "store_address": self.store,
                 "dead_ranks": sorted(self.dead),
+                "back_to": back_to,
                 "placement": [{"node": "n0", "ranks": named, "starts": [self.starts[r] for r in named]}],
             }
         )
