@@ -3,8 +3,8 @@
     python -m benchmarks.diverged_pair [--trials 800]
 
 A simulation in one process: two data-parallel replicas of a small classifier sum their gradients and apply AdamW
-(float32). Fingerprints agree at an iteration and differ `PERIOD` iterations later; these are then redone
-(docs/adr/017-a-diverged-pair.md).
+(float32). Fingerprints agree at an iteration and differ `PERIOD` iterations later; these are then redone, and compared
+there and `LATER` iterations on, since training goes on until all go back (docs/adr/017-a-diverged-pair.md).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch.nn import functional
 from benchmarks.report import machine, table, write
 
 PERIOD, LR, DECAY, BETAS, ROWS, WORDS = 50, 1e-3, 0.01, (0.9, 0.999), 32, 24
+LATER = (10, 50)
 SHAPES = ((WORDS, 16), (64, 32), (32,), (32, WORDS), (WORDS,))
 SIZES = [torch.Size(shape).numel() for shape in SHAPES]
 PARTS = ("parameter", "first moment", "second moment")
@@ -102,11 +103,13 @@ def main() -> None:
     trials, facts = parser.parse_args().trials, machine()
     torch.set_num_threads(1)
     draw, job, periods = random.Random(1), Job(6 * PERIOD), []
-    states = job.start
+    states, healthy = job.start, []
     for iteration in range(6 * PERIOD):
+        healthy.append([t.clone() for t in states[0]])
         if iteration % PERIOD == 0:
             periods.append([[t.clone() for t in s] for s in states])
         job.step(states, iteration)
+    healthy.append([t.clone() for t in states[0]])
     counts: Counter[tuple[str, str]] = Counter()
     for _ in range(trials):
         period = draw.randrange(1, 5)
@@ -114,32 +117,40 @@ def main() -> None:
         at = period * PERIOD + draw.randrange(PERIOD)
         flip = Flip(draw.randrange(2), at, part, draw.randrange(sum(SIZES)), bit)
         states = [[t.clone() for t in s] for s in periods[period]]
-        for iteration in range(period * PERIOD, (period + 1) * PERIOD):
+        end = (period + 1) * PERIOD
+        for iteration in range(period * PERIOD, end + max(LATER)):
             if iteration == flip.iteration:
                 flip.strike(states)
             job.step(states, iteration)
-        for what in _outcomes(states, periods[period + 1][0], flip.replica):
-            counts[flip.kind, what] += 1
+            seen = iteration + 1 - end
+            if seen == 0 or seen in LATER:
+                for what in _outcomes(states, healthy[end + seen], flip.replica, seen):
+                    counts[flip.kind, what] += 1
     columns = ["trials", "not finite", "no difference left", "visible"]
-    columns += [f"{rule}: {verdict}" for rule in ("digest", "distance") for verdict in ("right", "wrong")]
+    rules = ("digest", "distance", *(f"distance, {n} later" for n in LATER))
+    columns += [f"{rule}: {verdict}" for rule in rules for verdict in ("right", "wrong")]
     kinds = sorted({kind for kind, _ in counts})
     rows = [[kind, *(str(counts[kind, c]) for c in columns)] for kind in kinds]
     rows.append(["all", *(str(sum(counts[kind, c] for kind in kinds)) for c in columns)])
-    body = f"**Simulated.** A bit flipped before one of {PERIOD} iterations; then they are redone.\n\n"
+    body = f"**Simulated.** A bit flipped before one of {PERIOD} iterations; then they are redone. "
+    body += "Where fewer count later on, the difference is gone by then.\n\n"
     body += table(("flipped", *columns), rows)
     facts = {**facts, "job": f"two replicas, {sum(SIZES)} parameters, AdamW, float32"}
     command = f"python -m benchmarks.diverged_pair --trials {trials}"
     print(write("diverged_pair", "Two replicas that differ: who was hit?", command, facts, body).read_text())
 
 
-def _outcomes(states: Sequence[State], redone: State, victim: int) -> list[str]:
-    """Columns of the table that this trial counts for."""
+def _outcomes(states: Sequence[State], redone: State, victim: int, later: int) -> list[str]:
+    """Columns of the table that this trial counts for, `later` iterations after the fingerprints that differ."""
     if not all(bool(t.isfinite().all()) for s in states for t in s):
-        return ["trials", "not finite"]  # the vote refuses such an iteration anyway
+        return [] if later else ["trials", "not finite"]  # the vote refuses such an iteration anyway
     if all(torch.equal(p, q) for p, q in zip(*states, strict=True)):
-        return ["trials", "no difference left"]
-    found = ["trials", "visible"]
-    for name, named in (("digest", by_digest(states, redone)), ("distance", by_distance(states, redone))):
+        return [] if later else ["trials", "no difference left"]
+    found, rules = [], [(f"distance, {later} later", by_distance(states, redone))]
+    if not later:
+        found = ["trials", "visible"]
+        rules = [("digest", by_digest(states, redone)), ("distance", by_distance(states, redone))]
+    for name, named in rules:
         if named is not None:
             found.append(f"{name}: {'right' if named == victim else 'wrong'}")
     return found
