@@ -144,7 +144,8 @@ def inject_freeze(rank: Annotated[int, typer.Argument(min=0)], url: Url = None, 
 
 @inject_app.command("corrupt", epilog="Example: resihp inject corrupt 6")
 def inject_corrupt(rank: Annotated[int, typer.Argument(min=0)], url: Url = None, job: Job = None) -> None:
-    """Flip one bit of a rank's parameters: silent corruption, seen when replicas compare fingerprints."""
+    """Flip one bit of a rank's parameters: silent corruption. When fingerprints show that replicas differ, all go back
+    to where they agreed, and the rank is named."""
     from resihp_cli.commands.inject import run_inject
 
     raise typer.Exit(run_inject("corrupt", rank, url=url, job=job))
