@@ -40,6 +40,7 @@ class Guard:
                     self.failed(part, error)
                     return None
 
+            vars(call)["_torchdynamo_disable"] = True  # no part of a compiled model: hooks/compiled.py
             return cast(F, call)
 
         return decorate

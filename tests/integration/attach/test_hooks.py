@@ -204,3 +204,53 @@ def test_training_is_the_same_when_the_agent_dies_in_the_middle(tmp_path: Path) 
     with run(SEEDED, tmp_path, PYTHONPATH="", RANK="0", WORLD_SIZE="1") as process:
         alone, errors = process.communicate(timeout=120)
     assert watched == alone, errors
+
+
+COMPILED = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", rank=0, world_size=1)
+torch.manual_seed(0)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 4)
+        self.register_buffer("scale", torch.ones(1))
+    def forward(self, features):
+        return self.layer(features) * self.scale
+
+model = torch.compile(torch.nn.parallel.DistributedDataParallel(Net()), backend="eager")
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(5):
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step(); optimizer.zero_grad()
+print([p.double().sum().item() for p in model.parameters()])
+"""
+
+WHOLE_GRAPH = """
+import torch
+from resihp_attach import attach
+net = torch.nn.Linear(8, 8)
+attach(net)
+print(torch.compile(net, backend="eager", fullgraph=True)(torch.ones(2, 8)).shape)
+"""
+
+
+@pytest.mark.soak
+def test_a_compiled_model_trains_the_same_and_without_a_warning(tmp_path: Path) -> None:
+    strict = {"RANK": "0", "WORLD_SIZE": "1", "PYTHONWARNINGS": "error::UserWarning"}
+    with listen(tmp_path / "a.sock") as sock, run(COMPILED, tmp_path, **strict) as process:
+        frames = frames_of(sock)
+        watched, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert [f["iteration"] for f in frames if f["type"] == "iteration"] == [1, 2, 3, 4, 5]
+    with run(COMPILED, tmp_path, PYTHONPATH="", **strict) as process:
+        alone, errors = process.communicate(timeout=120)
+    assert watched == alone, errors
+
+
+@pytest.mark.soak
+def test_a_model_that_is_compiled_as_one_graph_after_it_was_attached_still_is(tmp_path: Path) -> None:
+    with run(WHOLE_GRAPH, tmp_path, PYTHONPATH="") as process:
+        out, errors = process.communicate(timeout=120)
+    assert out == "torch.Size([2, 8])\n", errors

@@ -98,9 +98,20 @@ def hook_fsdp(module: ModuleType) -> None:
 
 
 def observe(model: Any) -> None:
-    """A module that none of the wrappers above is around."""
+    """A module that none of the wrappers above is around. If it is compiled later, its calls are not seen: whatever a
+    compiled graph contains may make `fullgraph=True` fail."""
     kind = type(model).__name__
     if kind == "DistributedDataParallel" or hasattr(model, "set_requires_gradient_sync"):
         return  # seen already
-    model.register_forward_pre_hook(lambda called, args, kwargs: begins(args, kwargs, called), with_kwargs=True)
-    model.register_forward_hook(lambda *_: ends(), always_call=True)
+    is_compiling = sys.modules["torch"].compiler.is_compiling
+
+    def before(called: Any, args: Any, kwargs: Any) -> None:
+        if not is_compiling():
+            begins(args, kwargs, called)
+
+    def after(*_: Any) -> None:
+        if not is_compiling():
+            ends()
+
+    model.register_forward_pre_hook(before, with_kwargs=True)
+    model.register_forward_hook(after, always_call=True)

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from resihp_attach.guard import guard
+from resihp_attach.hooks.compiled import leave_alone
 from resihp_attach.watch import watch
 
 _begins = guard("wait")(watch.recorder.wait_begins)
@@ -27,11 +28,12 @@ def hook(distributed: ModuleType) -> None:
 def hook_ddp(torch: ModuleType) -> None:
     """After `import torch`."""
     ddp = torch.nn.parallel.DistributedDataParallel
+    leave_alone(_begins, and_what_it_calls=True)
     if hasattr(ddp, "_sync_buffers"):
-        _is_a_wait(ddp, "_sync_buffers")
+        leave_alone(_is_a_wait(ddp, "_sync_buffers"), and_what_it_calls=False)
 
 
-def _is_a_wait(owner: Any, name: str) -> None:
+def _is_a_wait(owner: Any, name: str) -> Any:
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -44,3 +46,4 @@ def _is_a_wait(owner: Any, name: str) -> None:
                 _ends(begun)
 
     setattr(owner, name, wait)
+    return wait
