@@ -6,7 +6,7 @@
 One job on the virtual clock is switched through random plans: uneven tensor parallelism, uneven stages, migrated
 units, slow devices, both schedules. Real workers, driven directly (no bus, no services), so that the two cores are
 theirs. What a collective of two members costs on this host, and how that grows with the members (processes on few
-cores), is calibrated on three regular plans with groups of two, four and eight, which are not among those that count.
+cores), is calibrated on three regular plans with groups of two, four and eight, before and after those that count.
 Each prediction is for the very documents of a measured iteration.
 """
 
@@ -38,9 +38,10 @@ them longer, so the one that counts is the shortest against its prediction."""
 PLAN_LIMIT_S = 120.0
 SPEEDS = (0.4, 0.6, 0.8)
 SPEC = JobSpec.model_validate(
-    {"name": "simulate", "iterations": 100_000, "seed": 7, "clock": {"virtual": True, "flops_per_s": 1e9}}
+    {"name": "simulate", "iterations": 100_000, "seed": 7, "clock": {"virtual": True, "flops_per_s": 5e8}}
 )
-"""The demo's job on devices so slow that two cores are mostly idle."""
+"""The demo's job on devices so slow that two cores are mostly idle, with slices of an eighth too. (At 1e9 FLOP/s groups
+of eight were 11 and 23 % off: their members waited for each other's core, which the clock then does not hide.)"""
 MODEL = model_of(SPEC)
 REGULAR = ParallelPlan(
     0,
@@ -58,6 +59,8 @@ def _wide(degree: int) -> ParallelPlan:
 
 CALIBRATION = {0: REGULAR, -1: _wide(4), -2: _wide(8)}
 """Their numbers; the plans that count are numbered from 1."""
+AGAIN = {number - len(CALIBRATION): plan for number, plan in CALIBRATION.items()}
+"""Measured a second time after all others: the least disturbed iteration of both times counts."""
 
 
 @dataclass(frozen=True)
@@ -136,17 +139,18 @@ class Predicted:
         members, so that the ratios of predicted to measured of the wide plans are 1 on (geometric) average."""
         latency_s, growth = 0.0, 1.0
 
+        def ratio(number: int, cost: CostModel) -> float:
+            times = (measured.get(n, {}) for n in (number, number - len(CALIBRATION)))
+            found = [self.compared(Case(CALIBRATION[number], {}), seconds, cost) for seconds in times if seconds]
+            return 1.0 + max(c.error for c in found)
+
         def error(cost: CostModel, *numbers: int) -> float:
-            return sum(math.log(self._ratio(Case(CALIBRATION[n], {}), measured[n], cost)) for n in numbers)
+            return sum(math.log(ratio(n, cost)) for n in numbers)
 
         for _ in range(3):
             latency_s = solve(lambda x: error(cost_of(x, growth), 0) < 0.0, 0.1)  # noqa: B023  (called at once)
             growth = solve(lambda x: error(cost_of(latency_s, x), -1, -2) < 0.0, 4.0)  # noqa: B023
         return cost_of(latency_s, growth)
-
-    def _ratio(self, case: Case, measured: Mapping[int, float], cost: CostModel) -> float:
-        found = self.compared(case, measured, cost)
-        return found.predicted_s / found.measured_s
 
     def compared(self, case: Case, measured: Mapping[int, float], cost: CostModel) -> Compared:
         """`measured`: iteration -> seconds."""
@@ -240,6 +244,7 @@ def main(count: int, seed: int, kept: Path | None = None) -> None:
     """Measure the plans that are not in `kept` yet and report on all."""
     cases = {number: Case(plan, {}) for number, plan in CALIBRATION.items()}
     cases |= dict(enumerate(random_cases(count, Random(seed)), start=1))
+    cases |= {number: Case(plan, {}) for number, plan in AGAIN.items()}
     seconds = _read(kept)
 
     def note(number: int, measured: Mapping[int, float]) -> None:
