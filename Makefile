@@ -10,7 +10,7 @@ ARGS   ?=
 # The stamp is named by what was installed: a changed lock or pyproject.toml sets up again, anything else costs nothing.
 STAMP  := $(VENV)/.setup-$(shell cat requirements.lock pyproject.toml | sha256sum | cut -c1-16)
 
-.PHONY: help setup demo test soak check format bench bench-detection bench-planner compose-check docs clean
+.PHONY: help setup demo test soak frameworks check format bench bench-detection bench-planner compose-check docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -37,6 +37,15 @@ test: $(STAMP) ## Run the tests (real nats-server, PostgreSQL and worker process
 
 soak: $(STAMP) ## Run the minutes-long tests: whole days of operation, many changes of plan, loss of nodes and of the control plane
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak $(ARGS)
+
+frameworks: $(STAMP) ## Run every attach example on four real ranks, DeepSpeed and Megatron-core included (own environment: .venv-frameworks)
+	@cmp -s requirements-frameworks.lock .venv-frameworks/installed.lock || { \
+	  $(PYTHON) -m venv --clear .venv-frameworks; \
+	  $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(.venv-frameworks/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"; \
+	  .venv-frameworks/bin/python -m pip install --disable-pip-version-check --quiet --no-deps $$(grep -E '^(setuptools|wheel)==' requirements-frameworks.lock); \
+	  .venv-frameworks/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --requirement requirements-frameworks.lock; \
+	  cp requirements-frameworks.lock .venv-frameworks/installed.lock; }
+	RESIHP_FRAMEWORKS_PYTHON=$(CURDIR)/.venv-frameworks/bin/python OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak --max-suite-reruns 2 --rerun-show-tracebacks tests/e2e/cli/test_attached_frameworks.py $(ARGS)
 
 check: $(STAMP) ## ruff, ruff format, mypy strict, import rules, spelling
 	$(BIN)/ruff check .
@@ -67,5 +76,5 @@ docs: ## Build docs/ as a site in build/site, with every link checked (own envir
 	@echo "build/site/index.html"
 
 clean: ## Remove .venv, caches, builds and run folders
-	rm -rf $(VENV) .venv-docs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .resihp
+	rm -rf $(VENV) .venv-docs .venv-frameworks .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .resihp
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
