@@ -75,7 +75,7 @@ class Study:
             *(f"ours / {r}" for r in RIVALS),
         ]
         rows = [row for setting in self.settings for row in self._rows(setting)]
-        return report.table(head, rows)
+        return f"{report.table(head, rows)}\n\n{_means(rows)}"
 
     def _cases(self) -> Iterator[tuple[Setting, str, int]]:
         for setting in self.settings:
@@ -121,6 +121,24 @@ class Study:
     def _bound(self, setting: Setting, scenario: str, seed: int) -> float:
         lost = sum(1 - p for p in health_of(setting, scenario, seed).values())
         return 1 - lost / len(setting.cluster.ranks)
+
+
+def _means(rows: Sequence[Sequence[object]]) -> str:
+    """Geometric means over the settings, of those in which both policies went on: how targets are meant, since what is
+    to be gained differs from shape to shape and ends at the bound."""
+    faults = list(dict.fromkeys(row[1] for row in rows))
+    columns = ["ours / bound", *(f"ours / {r}" for r in RIVALS)]
+    found = []
+    for fault in faults:
+        of = [row for row in rows if row[1] == fault]
+        cells: list[object] = [fault, len(of)]
+        for column in range(-len(columns), 0):
+            means = [float(str(row[column]).split()[0]) for row in of if row[column] != "-"]
+            least = f" (least {min(means):.3f}, {len(means)})" if means else ""
+            cells.append(f"{statistics.geometric_mean(means):.3f}{least}" if means else "-")
+        found.append(cells)
+    text = "Geometric means of these rows over the settings (in brackets the least of them, and how many there are):"
+    return f"{text}\n\n{report.table(['faults', 'settings', *columns], found)}"
 
 
 def _key(setting: Setting, scenario: str, seed: int) -> str:
