@@ -67,21 +67,23 @@ class Checkpoints:
             written = self._writer.submit(write)
         self._round = held, applied, written
 
-    def report(self, world_size: int) -> int:
-        """For the ballot: 1 if this rank's file is written, more than the world if that failed."""
+    def report(self, world_size: int, spoilt: int | None = None) -> int:
+        """For the ballot: 1 if this rank's file is written, more than the world if that failed. `spoilt`: an iteration
+        whose copy, from which the file is written, is of no use."""
         if self._round is None:
             return 0
-        written = self._round[2]
-        if written is None:
-            return 1
-        if not written.done():
+        held, applied, written = self._round
+        error: BaseException | None = None
+        if applied.iteration == spoilt:
+            error = ValueError("the copy is not what was fingerprinted")
+        elif written is not None and not written.done():
             return 0
-        error = written.exception()
-        if error is not None:
-            iteration, epoch = self._round[1].iteration, self._round[0].layout.plan.epoch
-            self._fail(iteration, partial_of(self.path, iteration, epoch), error)
-            return world_size + 1
-        return 1
+        elif written is not None:
+            error = written.exception()
+        if error is None:
+            return 1
+        self._fail(applied.iteration, partial_of(self.path, applied.iteration, held.layout.plan.epoch), error)
+        return world_size + 1
 
     def conclude(self, votes: int, world_size: int) -> Future[Path] | None:
         """The outcome of a vote. If all files are there, one rank's thread gives the checkpoint its name."""

@@ -148,6 +148,9 @@ class Engine:
         order = self._desk.validation
         step = run_iteration(context, active, state, self._saver, self._desk.planned_epoch, order_key(order))
         end = context.clock()
+        told = telemetry(context.spec, active, step, first_of_epoch=first, disputed=state.take_disputed())
+        if told["fingerprints"]:
+            self._saver.check(step.outcome.iteration, told["fingerprints"], active.buckets)
         probe_s = self._probe.seconds(self._pause) if first or active.interpreter is None else 0.0
         context.send(
             link.unchecked(
@@ -167,7 +170,7 @@ class Engine:
                 redo_s=end - active.installed_at if first else 0.0,
                 probe_s=probe_s,
                 phases_s={**step.phases_s, **announced},
-                **telemetry(context.spec, active, step, first_of_epoch=first, disputed=state.take_disputed()),
+                **told,
             )
         )
         if step.outcome.probes and order is not None:

@@ -6,16 +6,16 @@ What begins a round is a function of the iteration and of the votes of the epoch
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import torch
 
 from resihp_messages import JobSpec
-from resihp_plan import Layout
+from resihp_plan import Bucket, Layout
 from resihp_trainer.checkpoints import Checkpoints, Failed
 from resihp_trainer.comm.port import Group
-from resihp_trainer.digests import is_fingerprinted
+from resihp_trainer.digests import Fingerprints, is_fingerprinted
 from resihp_trainer.join import Applied
 from resihp_trainer.shards import ShardSet
 from resihp_trainer.snapshots import PAUSE_S, Snapshots
@@ -90,7 +90,8 @@ class Saver:
         """`Ballot.copies`, `Ballot.files` and `Ballot.seconds`. After it no thread reads the shards."""
         start = time.perf_counter()
         copies = self.snapshots.report(self._world_size)
-        files = self.checkpoints.report(self._world_size) if self.checkpoints is not None else 0
+        spoilt = self.snapshots.spoilt
+        files = self.checkpoints.report(self._world_size, spoilt) if self.checkpoints is not None else 0
         end, begin = time.perf_counter(), self._voted_at
         self._voted_at = end
         self._spent_s += end - start
@@ -116,6 +117,10 @@ class Saver:
         self._spent_s = 0.0
         phases = {"snapshot": spent_s} if was_copying or self.snapshots.is_busy else {}
         return phases | ({"checkpoint": 0.0} if was_writing else {})
+
+    def check(self, iteration: int, prints: Mapping[str, str], buckets: Sequence[Bucket]) -> None:
+        """The fingerprints after `iteration`: a copy of that state must have the same."""
+        self.snapshots.check(iteration, lambda copy: Fingerprints.of(copy, buckets).take() == prints)
 
     def _begin(self, held: ShardSet, applied: Applied) -> None:
         """A round, if one is due and the last one is over. Nothing is left to lose after the last iteration."""

@@ -69,6 +69,8 @@ class _Round:
     running: dict[int, tuple[Tensor, Pending]] | None = None
     """By ward; the own rank's entry is what goes to its guardian. None: not launched yet."""
     is_broken: bool = False
+    is_same: Future[bool] | None = None
+    """Whether the copy is what was fingerprinted; None: nothing was."""
 
     @property
     def is_done(self) -> bool:
@@ -112,6 +114,11 @@ class Snapshots:
         """Whether a round is under way: the same on all ranks of the epoch."""
         return self._round is not None
 
+    @property
+    def spoilt(self) -> int | None:
+        """The iteration of the round under way, if `report` has found that this rank's copy is of no use."""
+        return self._round.key[0] if self._round is not None and self._round.is_broken else None
+
     def begin(self, held: ShardSet, applied: Applied, *, lend: bool = False) -> tuple[ShardSet, Future[None]]:
         """Begin a round after the commit of `applied`. Returns the copy of the own shards, and when it is filled; to be
         used later only with `lend`."""
@@ -122,6 +129,14 @@ class Snapshots:
         self.kept[key] = Snapshot(held.layout, applied, self._dtype, is_lent=lend)
         self._round = _Round(key, own, self._copier.submit(fill, own, parts_of(held)))
         return shards_in(own, held.layout, self._rank, self._dtype), self._round.filled
+
+    def check(self, iteration: int, is_same: Callable[[ShardSet], bool]) -> None:
+        """The state after `iteration` was fingerprinted. If a round began there, its copy must have the same prints:
+        what is damaged between the two looks right to everybody, and would be gone back to."""
+        r = self._round
+        if r is not None and r.key[0] == iteration and self._layout is not None:
+            copy = shards_in(r.own, self._layout, self._rank, self._dtype)
+            r.is_same = self._copier.submit(is_same, copy)
 
     def poll(self) -> None:
         """Go on with the round as far as it goes without waiting. Raises what `Pending.is_done` raises."""
@@ -146,6 +161,9 @@ class Snapshots:
         if r is None:
             return 0
         self._await(r.filled)
+        if r.is_same is not None:
+            self._await(r.is_same)
+            r.is_broken |= not r.is_same.result()
         self.poll()
         return world_size + 1 if r.is_broken else int(r.is_done)
 
@@ -155,7 +173,8 @@ class Snapshots:
         if r is None or votes < world_size:
             return
         self._round = None
-        if votes > world_size:  # somebody has no copy: a later round will do better
+        if votes > world_size:  # somebody has no copy, or a damaged one: a later round will do better
+            del self.kept[r.key]
             return
         self.kept[r.key].is_complete = True
         self._drop()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from resihp_detect import Divergence, Fingerprints, Redone
 from resihp_detect.localise import locate
 from resihp_messages.link import CorruptState, IterationCommitted, PlanInstalled, SetSpeed, Validate, Validated
@@ -11,6 +13,7 @@ from resihp_plan import ParallelPlan
 from resihp_plan.probing import probing
 from resihp_trainer.trials.trainer_job import TrainerJob
 from support.trainer_cases import HEALTHY, assert_undisturbed, replica, stage
+from support.trainer_rollback import without
 
 StartJob = Callable[..., TrainerJob]
 VIRTUAL = {"virtual": True, "flops_per_s": 4e9}
@@ -73,6 +76,13 @@ def test_devices_are_probed_when_an_epoch_begins_and_while_they_stand_by(start_j
     assert abs(probes[4, 8] / probes[0, 1] - 2.0) < 0.1
 
 
+COMPARED = {
+    "telemetry": {"fingerprint_every": 2},
+    "snapshots": {"every": 2},
+    "clock": {"virtual": True, "flops_per_s": 1.5e8},  # slow enough for us to answer before the job is over
+}
+
+
 class Corruption:
     """`on_pump`: flips a bit of rank 6 after iteration 3, and answers what the fingerprints show, as the scheduler
     would: go back to where all agreed."""
@@ -94,12 +104,12 @@ class Corruption:
             if frame.fingerprints:
                 self.found += self._prints.add(frame.iteration, rank, frame.fingerprints)
         if self.found:
-            self._job.install(HEALTHY.with_epoch(2), "recovery", back_to=self.found[0].agreed)
+            self._job.back_to = self.found[0].agreed
+            self._job.install(HEALTHY.with_epoch(2), "recovery")
 
 
 def test_replicas_that_differ_go_back_to_where_they_agreed_and_the_damaged_one_shows(start_job: StartJob) -> None:
-    clock = {"virtual": True, "flops_per_s": 1.5e8}  # slow enough for us to answer before the job is over
-    job = start_job(14, telemetry={"fingerprint_every": 2}, snapshots={"every": 2}, clock=clock)
+    job = start_job(14, **COMPARED)
     job.install(HEALTHY, "initial")
     corruption = Corruption(job)
     job.run(on_pump=corruption)
@@ -115,6 +125,20 @@ def test_replicas_that_differ_go_back_to_where_they_agreed_and_the_damaged_one_s
     assert len(told) == 8
     (damage,) = [d for rank, f in told if (d := redone.add(f.iteration, rank, f.distances)) is not None]
     assert damage.ranks == (6,)
+    assert_undisturbed(job)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("point", ["move", "ready", "first_vote", "compute"])
+def test_a_death_while_replicas_go_back_does_not_bring_the_damage_back(start_job: StartJob, point: str) -> None:
+    """Some have gone back when it strikes, some have not."""
+    at = 1 if point != "compute" else 8  # the change that goes back is the first one after iteration 1
+    job = start_job(14, **COMPARED, faults=[{"kind": "kill", "rank": 3, "iteration": at, "point": point}])
+    job.install(HEALTHY, "initial")
+    corruption = Corruption(job)
+    job.run(without, corruption)
+    assert set(job.dead) == {3}
+    assert {d.ranks for d in corruption.found} == {(2, 6)}
     assert_undisturbed(job)
 
 

@@ -146,3 +146,17 @@ def test_checkpoints_wait_for_the_round_under_way(tmp_path: Path) -> None:
         pass
     assert job.commit(6, votes=(2, 2)).keys() >= {"snapshot"}
     assert not files.is_busy
+
+
+def test_a_checkpoint_is_not_made_of_a_copy_that_is_not_what_was_fingerprinted(tmp_path: Path) -> None:
+    job = Played(snapshots={"every": 4}, checkpoints={"path": str(tmp_path), "every": 4})
+    files = job.saver.checkpoints
+    assert files is not None
+    for k in range(1, 5):
+        job.commit(k)
+    assert files.is_busy
+    job.saver.check(4, {"bucket/0-1": "of another state"}, ())
+    assert job.saver.ballot()[:2] == (3, 3)  # more than the world has ranks
+    job.commit(5, votes=(4, 4))
+    assert not files.is_busy
+    assert [key[0] for key in job.saver.snapshots.kept] == [1]

@@ -115,7 +115,17 @@ def test_a_spoilt_copy_ends_the_round_for_all() -> None:
     assert mine.report(8) == 1
     mine.conclude(8 + 9, 8)  # somebody reported a failure
     assert not mine.is_busy
-    assert not mine.kept[6, 1].is_complete
+    assert not mine.kept
+
+
+def test_a_copy_that_is_not_what_was_fingerprinted_ends_the_round_for_all() -> None:
+    for is_same, reported in ((True, 1), (False, 9)):
+        mine = snapshots_of(0)
+        mine.enter(HELD, {}, {})
+        mine.begin(values(HELD, 0), STEP)
+        mine.check(STEP.iteration - 1, lambda copy: False)  # of another iteration
+        mine.check(STEP.iteration, lambda copy, is_same=is_same: assert_known(copy) is None and is_same)
+        assert mine.report(8) == reported
 
 
 @pytest.mark.parametrize("lend", [False, True])

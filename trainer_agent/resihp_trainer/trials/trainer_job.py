@@ -61,6 +61,8 @@ class TrainerJob:
         """Rank -> monotonic time of that start."""
         self.plans: list[ParallelPlan] = []
         self.noticed_s = 0.0
+        self.back_to: int | None = None
+        """What recoveries say: replicas differ, and agreed after this iteration."""
         self.fences = True
         """Whether frozen workers are killed."""
         self._incarnation = new_id()
@@ -109,12 +111,7 @@ class TrainerJob:
                     continue
 
     def install(
-        self,
-        plan: ParallelPlan,
-        mode: str,
-        ranks: Collection[int] | None = None,
-        digest: str | None = None,
-        back_to: int | None = None,
+        self, plan: ParallelPlan, mode: str, ranks: Collection[int] | None = None, digest: str | None = None
     ) -> None:
         """Deliver a plan to its world (or to `ranks`), with all earlier plans as possible bases."""
         named = sorted({*plan.world, *self.dead})
@@ -128,7 +125,7 @@ class TrainerJob:
                 "base_plans": [p.to_dict() for p in self.plans],
                 "store_address": self.store,
                 "dead_ranks": sorted(self.dead),
-                "back_to": back_to,
+                "back_to": self.back_to if mode == "recovery" else None,
                 "placement": [{"node": "n0", "ranks": named, "starts": [self.starts[r] for r in named]}],
             }
         )
