@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 PARTS = ("parameter", "exp_avg", "exp_avg_sq")
 _PREFIX = "it"
+_SUSPECT = "suspect"
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,17 @@ def available(path: Path) -> tuple[tuple[int, Path], ...]:
         return ()
     names = (p for p in path.iterdir() if p.name.startswith(_PREFIX) and p.name[len(_PREFIX) :].isdigit())
     return tuple(sorted((int(p.name[len(_PREFIX) :]), p) for p in names if p.is_dir()))
+
+
+def put_aside(path: Path, iteration: int) -> tuple[Path, ...]:
+    """Rename the checkpoints of later iterations: they are of a history that is given up because replicas differed, so
+    nobody resumes from them, but somebody may want to look at them. Returns their new names."""
+    found = []
+    for newer, folder in available(path):
+        if newer > iteration:
+            found.append(folder.with_name(f"{_SUSPECT}-{folder.name}-{time.time_ns()}"))
+            folder.rename(found[-1])
+    return tuple(found)
 
 
 # --- writing ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from resihp_plan import Layout
 from resihp_trainer.catalogue import Catalogue, Copies, Recovery, StateGone, choose, exchange
-from resihp_trainer.checkpoint import available, check_files, check_fits, folder_of, read_into, read_manifest
+from resihp_trainer.checkpoint import available, check_files, check_fits, folder_of, put_aside, read_into, read_manifest
 from resihp_trainer.comm.port import Group
 from resihp_trainer.context import Context
 from resihp_trainer.copies import collect
@@ -109,15 +109,11 @@ def _inspect(context: Context, thread: Executor, folder: Path, world: Group) -> 
 
 
 def _put_aside(context: Context, iteration: int) -> None:
-    """Checkpoints of the history that is given up because replicas differed are not resumed from; whoever wants to look
-    at them finds them under another name."""
-    path = context.spec.checkpoints.path
-    for newer, folder in available(Path(path)) if path is not None else ():
-        if newer > iteration:
-            try:
-                folder.rename(folder.with_name(f"suspect-{folder.name}-{context.clock():.0f}"))
-            except OSError as error:  # it will be replaced when its iteration is committed again
-                print(f"checkpoint {folder}: {error}", file=sys.stderr, flush=True)
+    if (path := context.spec.checkpoints.path) is not None:
+        try:
+            put_aside(Path(path), iteration)
+        except OSError as error:  # they are replaced when their iterations are committed again
+            print(f"checkpoints newer than iteration {iteration} stay: {error}", file=sys.stderr, flush=True)
 
 
 def _from_disk(context: Context, state: TrainingState, saver: Saver, target: Layout, found: Recovery) -> Moved:

@@ -17,6 +17,7 @@ from resihp_trainer.checkpoint import (
     check_fits,
     complete,
     partial_of,
+    put_aside,
     read_into,
     read_manifest,
     write_part,
@@ -55,6 +56,21 @@ def test_any_layout_reads_what_any_layout_wrote(old: ParallelPlan, tmp_path: Pat
             num_bytes = read_into(held, folder, manifest, lambda: None)
             assert num_bytes == sum(t.numel() * 8 for s in held.shards.values() for t in s.state)
             assert_known(held)
+
+
+def test_those_of_a_history_that_is_given_up_are_kept_under_another_name(tmp_path: Path) -> None:
+    for iteration in (4, 6, 8):
+        write(tmp_path, PLANS[0], iteration, keep=3)
+    assert [p.name.split("-")[:2] for p in put_aside(tmp_path, 4)] == [
+        ["suspect", "it00000006"],
+        ["suspect", "it00000008"],
+    ]
+    assert [iteration for iteration, _ in available(tmp_path)] == [4]
+    write(tmp_path, PLANS[0], 6, keep=3)  # committed again
+    assert [iteration for iteration, _ in available(tmp_path)] == [4, 6]
+    assert len(put_aside(tmp_path, 4)) == 1  # and given up again
+    assert len(list(tmp_path.glob("suspect-it00000006-*/manifest.json"))) == 2
+    assert put_aside(tmp_path / "nowhere", 0) == ()
 
 
 def test_the_newest_stay_and_leftovers_go(tmp_path: Path) -> None:
