@@ -45,7 +45,7 @@ frameworks: $(STAMP) ## Run every attach example on four real ranks, DeepSpeed a
 	  .venv-frameworks/bin/python -m pip install --disable-pip-version-check --quiet --no-deps $$(grep -E '^(setuptools|wheel)==' requirements-frameworks.lock); \
 	  .venv-frameworks/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --requirement requirements-frameworks.lock; \
 	  cp requirements-frameworks.lock .venv-frameworks/installed.lock; }
-	RESIHP_FRAMEWORKS_PYTHON=$(CURDIR)/.venv-frameworks/bin/python OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak --max-suite-reruns 2 --rerun-show-tracebacks tests/e2e/cli/test_attached_frameworks.py $(ARGS)
+	PATH="$$PATH:$(CURDIR)/.venv-frameworks/bin" RESIHP_FRAMEWORKS_PYTHON=$(CURDIR)/.venv-frameworks/bin/python OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak --max-suite-reruns 2 --rerun-show-tracebacks tests/e2e/cli/test_attached_frameworks.py $(ARGS)
 
 check: $(STAMP) ## ruff, ruff format, mypy strict, import rules, spelling
 	$(BIN)/ruff check .

@@ -145,9 +145,7 @@ class UnitOfWork:
 
     async def add_incident(self, incident: IncidentRecord) -> None:
         await self.connection.execute(insert(t.incidents).values(**asdict(incident) | {"ranks": list(incident.ranks)}))
-        concerned = [{"incident_id": incident.id, "rank": rank} for rank in sorted(set(incident.ranks))]
-        if concerned:
-            await self.connection.execute(insert(t.incident_ranks), concerned)
+        await self._index_ranks(incident.id, incident.ranks)
 
     async def close_incident(self, incident_id: str, resolution: str) -> None:
         where = (t.incidents.c.id == incident_id, t.incidents.c.closed_at.is_(None))
@@ -159,6 +157,9 @@ class UnitOfWork:
         where = t.incidents.c.id == incident_id
         await self.connection.execute(update(t.incidents).where(where).values(ranks=list(ranks), **values))
         await self.connection.execute(delete(t.incident_ranks).where(t.incident_ranks.c.incident_id == incident_id))
+        await self._index_ranks(incident_id, ranks)
+
+    async def _index_ranks(self, incident_id: str, ranks: Sequence[int]) -> None:
         concerned = [{"incident_id": incident_id, "rank": rank} for rank in sorted(set(ranks))]
         if concerned:
             await self.connection.execute(insert(t.incident_ranks), concerned)

@@ -10,11 +10,11 @@ import structlog
 from resihp_bus import Ack, Outcome
 from resihp_messages import AnyEnvelope, event
 from resihp_scheduler.changes import DIVERGED
-from resihp_scheduler.losses import fault_of, is_being_replaced, renew
+from resihp_scheduler.losses import fault_of, renew, take_up
 from resihp_scheduler.phases import Outcome as Applied
-from resihp_scheduler.situation import Situation, load, ranks_text
+from resihp_scheduler.situation import Situation, ranks_text
 from resihp_scheduler.term import Term
-from resihp_store import DecisionMode, IncidentRecord, JobState, UnitOfWork, decisions, queries
+from resihp_store import DecisionMode, IncidentRecord, UnitOfWork, decisions, queries
 
 log = structlog.get_logger(__name__)
 
@@ -26,14 +26,8 @@ async def state_diverged(term: Term, envelope: AnyEnvelope, body: event.StateDiv
     """The same layout in a new epoch, from an older state; or an incident that says why not."""
     received_s = term.clock.monotonic()
     async with term.lock(envelope.job), term.transaction() as work:
-        if not await work.claim(envelope.message_id):
-            return Ack()
-        await work.record_event(envelope)
-        situation = await load(work.connection, envelope.job)
-        if situation is None or situation.job.state is not JobState.RUNNING:
-            return Ack()
-        if is_being_replaced(situation, envelope.epoch):  # another part of the model, of the same fault
-            log.info("replicas that differ are of a past epoch", job=envelope.job, epoch=envelope.epoch)
+        situation = await take_up(work, envelope)
+        if situation is None:  # also if it is another part of the model, of the same fault
             return Ack()
         fault = fault_of(envelope, body, envelope.job, envelope.message_id)
         agreed = body.evidence.get("agreed_iteration")

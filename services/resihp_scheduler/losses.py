@@ -246,14 +246,8 @@ async def link_lost(term: Term, envelope: AnyEnvelope, body: event.LinkLost) -> 
     """No device is to blame: the same layout in a new epoch, so that all groups are formed anew."""
     received_s = term.clock.monotonic()
     async with term.lock(envelope.job), term.transaction() as work:
-        if not await work.claim(envelope.message_id):
-            return Ack()
-        await work.record_event(envelope)
-        situation = await load(work.connection, envelope.job)
-        if situation is None or situation.job.state is not JobState.RUNNING:
-            return Ack()
-        if is_being_replaced(situation, envelope.epoch):
-            log.info("broken link belongs to a past epoch", job=envelope.job, epoch=envelope.epoch)
+        situation = await take_up(work, envelope)
+        if situation is None:
             return Ack()
         fault = fault_of(envelope, body, envelope.job, envelope.message_id)
         attempt = situation.open.attempt + 1 if situation.open and situation.open.mode != "planned" else 1
@@ -261,9 +255,20 @@ async def link_lost(term: Term, envelope: AnyEnvelope, body: event.LinkLost) -> 
     return Ack()
 
 
-def is_being_replaced(situation: Situation, epoch: int) -> bool:
-    """Whether the groups of `epoch` are being replaced anyway (a pending planned change does not do that)."""
-    return any(c.new_epoch > epoch and c.mode != "planned" for c in situation.changes)
+async def take_up(work: UnitOfWork, envelope: AnyEnvelope) -> Situation | None:
+    """Claim and log a verdict that blames no device of its epoch. Returns the running job; None if there is nothing to
+    do: it was handled before, the job does not run, or the groups of that epoch are being replaced anyway (which a
+    pending planned change does not do)."""
+    if not await work.claim(envelope.message_id):
+        return None
+    await work.record_event(envelope)
+    situation = await load(work.connection, envelope.job)
+    if situation is None or situation.job.state is not JobState.RUNNING:
+        return None
+    if any(c.new_epoch > envelope.epoch and c.mode != "planned" for c in situation.changes):
+        log.info("verdict of a past epoch", job=envelope.job, epoch=envelope.epoch, schema=envelope.schema_)
+        return None
+    return situation
 
 
 async def renew(

@@ -8,7 +8,7 @@ from resihp_messages import command, event
 from resihp_messages.request import RequestMode
 from resihp_plan import ParallelPlan
 from support.scheduler_rig import Rig
-from support.scripted_agent import ask, declare
+from support.scripted_agent import ScriptedAgent, ask, declare
 from support.waiting import wait_for
 
 PAIR = (2, 6)
@@ -22,6 +22,15 @@ async def diverge(rig: Rig, agreed: int | None, epoch: int = 1, ranks: tuple[int
     return said.message_id
 
 
+async def diverged(rig: Rig) -> tuple[ScriptedAgent, ScriptedAgent]:
+    """A running job whose replicas differ since iteration 50; its agents have not installed what follows yet."""
+    a, b = await rig.add_agents("a", "b")
+    await rig.running()
+    a.installs = b.installs = False
+    await diverge(rig, 50)
+    return a, b
+
+
 async def go_back(rig: Rig, epoch: int, *, lost: int = 7, source: str = "snapshot") -> None:
     """All agents install the newest plan from an older state."""
     for agent in rig.agents.values():
@@ -33,10 +42,7 @@ async def go_back(rig: Rig, epoch: int, *, lost: int = 7, source: str = "snapsho
 
 async def test_the_same_layout_goes_back_and_the_incident_gets_the_name_of_the_damaged(rig: Rig) -> None:
     async with rig.scheduler():
-        a, b = await rig.add_agents("a", "b")
-        await rig.running()
-        a.installs = b.installs = False
-        await diverge(rig, 50)
+        a, b = await diverged(rig)
         await diverge(rig, 50, ranks=(3, 7))  # another bucket of the same fault
         await go_back(rig, 2)
         change = await rig.applied(2)
@@ -58,10 +64,7 @@ async def test_the_same_layout_goes_back_and_the_incident_gets_the_name_of_the_d
 
 async def test_a_death_on_the_way_back_does_not_stop_the_return(rig: Rig) -> None:
     async with rig.scheduler():
-        a, b = await rig.add_agents("a", "b")
-        await rig.running()
-        a.installs = b.installs = False
-        await diverge(rig, 50)
+        a, b = await diverged(rig)
         await wait_for(lambda: len(a.plans) == 2 and len(b.plans) == 2, 10)
         await declare(rig.bus, [3], node="a", epoch=2)
         await wait_for(lambda: len(a.plans) == 3 and len(b.plans) == 3, 10)
@@ -80,10 +83,7 @@ async def test_a_death_on_the_way_back_does_not_stop_the_return(rig: Rig) -> Non
 
 async def test_without_a_copy_that_is_old_enough_it_says_so(rig: Rig) -> None:
     async with rig.scheduler():
-        a, b = await rig.add_agents("a", "b")
-        await rig.running()
-        a.installs = b.installs = False
-        await diverge(rig, 50)
+        await diverged(rig)
         await go_back(rig, 2, lost=0, source="live")
         change = await rig.applied(2)
         (incident,) = await rig.incidents()

@@ -20,13 +20,14 @@ LIMIT_BYTES = 2 << 20
 
 
 def is_small(tensor: Tensor, members: int) -> bool:
-    """Whether one step is shorter than a ring."""
+    """Whether one step among `members` is shorter than a ring."""
     return 0 < tensor.nbytes * (members - 1) <= LIMIT_BYTES
 
 
 def reduce_into(tensor: Tensor, received: Tensor, own: int, op: ReduceOp) -> None:
-    """`received`: what the others sent, by their order without `own`. Element by element in the order of the ranks,
-    so that all of them, whatever their processors, come to the same bits."""
+    """Replace `tensor` (contiguous, any shape) by the reduction over all members. `received`: flat, [(members - 1) *
+    elements], what the others sent, by their order without `own`, this rank's index. Element by element in the order of
+    the ranks, so that all of them, whatever their processors, come to the same bits. Overwrites `received`."""
     mine = tensor.detach().view(-1)
     parts = list(received.view(-1, mine.numel()))
     parts.insert(own, mine)
@@ -36,7 +37,8 @@ def reduce_into(tensor: Tensor, received: Tensor, own: int, op: ReduceOp) -> Non
 
 
 def spread_into(outputs: Sequence[Tensor], tensor: Tensor, received: Tensor, own: int) -> None:
-    """The all-gather's end."""
+    """The all-gather's end: `outputs`, one per member and shaped like `tensor`, get what each sent. `received` and
+    `own` as above."""
     others = iter(received.view(-1, tensor.numel()))
     for index, output in enumerate(outputs):
         output.copy_(tensor if index == own else next(others).view_as(output))
